@@ -64,7 +64,7 @@ mod tests {
     use crate::units::SizeGb;
 
     #[test]
-    fn what_no_share_may_have_holds_the_reserved_memory_and_the_mps_server() {
+    fn memory_beside_shares_covers_the_driver_and_the_mps_server() {
         for (total, reserved, left) in [
             (81_559, Some(480), 80_823),
             (143_771, Some(616), 142_899),
@@ -81,7 +81,7 @@ mod tests {
 
     /// The figures of the table above: seven clients of 10 GiB and the server, each at its limit.
     #[test]
-    fn clients_at_their_limits_and_their_server_have_room_beside_what_is_reserved() {
+    fn clients_at_their_limits_fit_beside_the_reserved_memory() {
         for (total, reserved) in [(81_559, 480), (143_771, 616)] {
             let for_shares =
                 MemoryMib(total).saturating_sub(beside_shares(MemoryMib(total), Some(MemoryMib(reserved))));

@@ -36,7 +36,7 @@ fn dgx_1() -> Closeness {
 }
 
 #[test]
-fn several_gpus_are_of_one_island_and_the_fuller_one_stays_whole() {
+fn several_gpus_come_from_one_island() {
     let two = islands(8);
     for (free, count, chosen) in [
         (&[0, 1, 2, 3, 4, 5, 6, 7][..], 2, &[0, 1][..]),
@@ -61,12 +61,12 @@ fn one_gpu_breaks_up_no_island_while_another_is_free() {
 }
 
 #[test]
-fn gpus_that_are_taken_anyway_have_their_peers_chosen() {
+fn peers_of_taken_gpus_are_chosen() {
     assert_eq!(islands(8).closest(&[5], &[0, 1, 2, 6, 7], 2), [6, 7]);
 }
 
 #[test]
-fn where_links_are_no_islands_the_most_links_count() {
+fn the_most_links_count_without_islands() {
     let mesh = dgx_1();
     assert_eq!(mesh.closest(&[], &[0, 1, 2, 3, 4, 5, 6, 7], 2), [0, 3], "two links, not one");
     assert_eq!(mesh.closest(&[], &[0, 1, 2, 5], 2), [1, 5], "1 and 2 have two as well, and cut off more");
@@ -74,7 +74,7 @@ fn where_links_are_no_islands_the_most_links_count() {
 }
 
 #[test]
-fn without_nvlinks_the_pci_bus_and_the_numa_node_count() {
+fn the_pci_bus_and_the_numa_node_count_without_nvlinks() {
     let mut gpus = node_status(&["T4-16GB"; 6]).gpus;
     for (gpu, node) in gpus.iter_mut().zip([0, 1, 0, 1, 1, 1]) {
         gpu.numa_node = Some(node);
@@ -94,7 +94,7 @@ fn without_nvlinks_the_pci_bus_and_the_numa_node_count() {
 }
 
 #[test]
-fn gpus_that_are_all_alike_are_taken_as_they_come() {
+fn equal_pairs_are_taken_in_order() {
     for alike in [linked(8, |_, _| 18), linked(1, |_, _| 0), linked(2, |_, _| 4), Closeness::of(&[])] {
         assert!(!alike.tells_apart());
         assert_eq!(alike.closest(&[], &[3, 1, 2], 2), [3, 1]);
@@ -102,7 +102,7 @@ fn gpus_that_are_all_alike_are_taken_as_they_come() {
 }
 
 #[test]
-fn of_sixteen_gpus_islands_are_found_too() {
+fn islands_among_sixteen_gpus_are_found() {
     let four = islands(16);
     let all: Vec<usize> = (0..16).collect();
     assert_eq!(four.closest(&[], &all, 4), [0, 1, 2, 3]);
@@ -130,7 +130,7 @@ fn worth(links: &[[u32; 16]], taken: &[usize], candidates: &[usize], set: &[usiz
 
 proptest! {
     #[test]
-    fn no_set_has_a_higher_score_and_none_with_the_same_cuts_off_less(
+    fn the_chosen_set_has_the_highest_score_and_then_the_fewest_cut_links(
         links in prop::collection::vec(prop::array::uniform16(0_u32..5), 16),
         (taken, free) in (0_usize..3, subsequence((0..16).collect::<Vec<usize>>(), 0..10))
             .prop_map(|(taken, gpus)| {
@@ -156,7 +156,7 @@ proptest! {
     }
 
     #[test]
-    fn many_gpus_have_a_set_of_the_wanted_size_that_is_no_worse_than_the_first(
+    fn a_set_of_many_gpus_is_no_worse_than_the_first_candidates(
         links in prop::collection::vec(prop::array::uniform16(0_u32..5), 16),
         count in 5_usize..16,
     ) {

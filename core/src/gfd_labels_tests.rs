@@ -63,13 +63,13 @@ fn sharing(gpus: &[LabelledGpu]) -> [String; 4] {
 }
 
 #[test]
-fn a_whole_gpu_is_told_of_as_gfd_tells_of_it() {
+fn a_whole_gpu_has_gfds_labels() {
     let whole = gpu(A10G, 23_028, &[Kind::Whole]);
     insta::assert_snapshot!(told(&labels(&[whole], &[], Some(&driver()))));
 }
 
 #[test]
-fn mig_devices_are_told_of_as_gfd_does_under_the_mixed_strategy() {
+fn mig_devices_have_gfds_labels_of_the_mixed_strategy() {
     let profile = |text: &str| InstanceProfile::Full(text.parse().unwrap());
     let part = InstanceProfile::Part("1c.3g.40gb".parse().unwrap());
     let gpus = [gpu(A100, 81_920, &[Kind::Mig]), gpu(A100, 81_920, &[Kind::Mig])];
@@ -83,7 +83,7 @@ fn mig_devices_are_told_of_as_gfd_does_under_the_mixed_strategy() {
 }
 
 #[test]
-fn a_gpu_that_is_had_in_shares_only_has_the_product_of_a_shared_one() {
+fn a_gpu_with_shares_only_has_a_shared_product() {
     let two = |kind| LabelledGpu { fixed: Some(2), ..gpu(A10G, 23_028, &[kind]) };
     let shared =
         |replicas: &str, strategy: &str| ["NVIDIA-A10G-SHARED", "1", replicas, strategy].map(str::to_owned);
@@ -95,7 +95,7 @@ fn a_gpu_that_is_had_in_shares_only_has_the_product_of_a_shared_one() {
 }
 
 #[test]
-fn where_a_whole_gpu_can_be_had_the_product_stays_and_the_shares_are_counted() {
+fn the_product_stays_if_a_whole_gpu_is_available() {
     let plain = |count: &str, replicas: &str, strategy: &str| {
         ["NVIDIA-A10G", count, replicas, strategy].map(str::to_owned)
     };
@@ -111,7 +111,7 @@ fn where_a_whole_gpu_can_be_had_the_product_stays_and_the_shares_are_counted() {
 }
 
 #[test]
-fn of_several_models_the_first_without_mig_is_told_of_and_mig_gpus_of_its_model_are_counted() {
+fn labels_describe_the_first_model_without_mig_and_count_its_mig_gpus() {
     let told = |gpus: &[LabelledGpu]| sharing(gpus)[..3].join(" ");
     let (mig, whole) = (gpu(A100, 81_920, &[Kind::Mig]), gpu(A100, 81_920, &[Kind::Whole]));
     let other = gpu(A10G, 23_028, &[Kind::TimeSlicing]);
@@ -121,7 +121,7 @@ fn of_several_models_the_first_without_mig_is_told_of_and_mig_gpus_of_its_model_
 }
 
 #[test]
-fn mig_devices_that_pods_take_turns_on_are_told_of_by_profile() {
+fn shared_mig_devices_are_labelled_by_profile() {
     let one = instance(InstanceProfile::Full(Profile::plain(1, SizeGb(10))), 14, 1, 9_728);
     let told = |turns: Option<u8>| {
         let shared = LabelledInstance { turns, ..one.clone() };
@@ -140,7 +140,7 @@ fn a_node_without_a_gpu_has_none_of_the_labels() {
 }
 
 #[test]
-fn what_no_label_may_be_is_left_out_and_the_rest_told() {
+fn an_invalid_label_value_is_left_out() {
     let long = gpu(
         "NVIDIA RTX PRO 6000 Blackwell Max-Q Workstation Edition (Engineering Sample)",
         97_887,
@@ -153,7 +153,7 @@ fn what_no_label_may_be_is_left_out_and_the_rest_told() {
 }
 
 #[test]
-fn every_label_is_known_as_kerfs_to_remove_and_no_other_is() {
+fn kerf_removes_exactly_the_labels_that_it_writes() {
     let instance = instance(InstanceProfile::Full(Profile::plain(1, SizeGb(10))), 14, 1, 9_728);
     let all = labels(&[gpu(A100, 81_920, &[Kind::Mig])], &[instance], Some(&driver()));
     for key in all.keys() {
@@ -178,7 +178,7 @@ fn every_label_is_known_as_kerfs_to_remove_and_no_other_is() {
 }
 
 #[test]
-fn families_are_gfds() {
+fn families_have_gfds_names() {
     for ((major, minor), name) in [
         ((7, 0), "volta"),
         ((7, 5), "turing"),

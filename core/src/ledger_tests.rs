@@ -57,7 +57,7 @@ fn a_released_slice_stays_idle_and_is_used_again_under_its_own_id() {
 }
 
 #[test]
-fn an_idle_slice_that_somebody_holds_is_not_given_away() {
+fn an_idle_slice_that_a_pod_holds_is_not_reserved() {
     let mut status = node_status(&["H100-80GB"]);
     let spec = reserve_for(&GpuNodeSpec::default(), &status, "a");
     status.slices = vec![slice_status(&spec.slices[0], true)];
@@ -67,7 +67,7 @@ fn an_idle_slice_that_somebody_holds_is_not_given_away() {
 }
 
 #[test]
-fn what_the_agent_does_not_call_idle_yet_is_promised_as_it_is_or_not_at_all() {
+fn a_released_slice_is_reserved_as_it_is_or_not_at_all() {
     for (gpu, small, other) in [
         ("H100-80GB", "nvidia.com/mig-4g.40gb", "nvidia.com/mig-7g.80gb"),
         ("T4-16GB", "nvidia.com/gpu-8gb", "nvidia.com/gpu-4gb.shared"),
@@ -92,7 +92,7 @@ fn what_the_agent_does_not_call_idle_yet_is_promised_as_it_is_or_not_at_all() {
 }
 
 #[test]
-fn a_slice_that_nobody_has_is_idle_while_it_does_not_exist() {
+fn an_unreserved_slice_is_idle_while_it_does_not_exist() {
     let slice = wanted(&[h100_shape("1g.10gb", 0)]).remove(0);
     let mut status = node_status(&["H100-80GB"]);
     let mut is_idle = |state: SliceState, exists: bool| {
@@ -108,7 +108,7 @@ fn a_slice_that_nobody_has_is_idle_while_it_does_not_exist() {
 }
 
 #[test]
-fn a_slice_that_only_the_status_knows_is_not_cut_over() {
+fn a_slice_that_only_the_status_has_is_not_overlapped() {
     let mut status = node_status(&["H100-80GB"]);
     let spec = reserve_for(&GpuNodeSpec::default(), &status, "a");
     status.slices = vec![SliceStatus { id: None, ..slice_status(&spec.slices[0], false) }];
@@ -124,7 +124,7 @@ fn follow(spec: &GpuNodeSpec, status: &GpuNodeStatus) -> Option<GpuNodeSpec> {
 }
 
 #[test]
-fn swapped_holders_swap_their_promises() {
+fn swapped_holders_swap_their_reservations() {
     let mut status = node_status(&["H100-80GB"]);
     let spec = reserve_for(&GpuNodeSpec::default(), &status, "a");
     let spec = reserve_for(&spec, &status, "b");
@@ -196,7 +196,7 @@ fn containers(spec: &GpuNodeSpec) -> Vec<String> {
 }
 
 #[test]
-fn what_only_an_init_container_needs_is_reserved_until_the_pod_goes() {
+fn slices_of_an_init_container_are_reserved_until_the_pod_ends() {
     let status = node_status(&["H100-80GB"]);
     let spec = staged(&GpuNodeSpec::default(), &status, "a");
     assert_eq!(containers(&spec), ["a/load", "a/main"]);
@@ -205,7 +205,7 @@ fn what_only_an_init_container_needs_is_reserved_until_the_pod_goes() {
 }
 
 #[test]
-fn an_init_container_that_holds_a_slice_of_its_pods_confuses_nobody() {
+fn an_init_container_may_hold_any_slice_of_its_pod() {
     let mut status = node_status(&["H100-80GB"]);
     let spec = staged(&GpuNodeSpec::default(), &status, "a");
     let spec = reserve_for(&spec, &status, "b");

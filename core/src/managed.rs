@@ -26,7 +26,7 @@ mod tests {
     const NOS: &str = "nos.nebuly.com/gpu-partitioning";
 
     #[test]
-    fn a_node_is_kerfs_by_its_own_label_by_nvidias_and_by_noss() {
+    fn a_node_is_managed_by_the_labels_of_kerf_nvidia_or_nos() {
         let (own, not) = (("kerf.dev/managed", "true"), ("kerf.dev/managed", "false"));
         for (labels, managed) in [
             (&[][..], false),

@@ -126,7 +126,7 @@ mod tests {
     use crate::gfd_labels::is_told;
 
     #[test]
-    fn the_plugins_names_are_told_from_kerfs() {
+    fn the_plugins_names_differ_from_kerfs() {
         for name in [
             "nvidia.com/gpu",
             "nvidia.com/gpu.shared",
@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn what_stands_behind_a_resource_name_is_the_label_that_has_a_name_of_its_own() {
+    fn the_labels_of_the_gpu_resource_have_constants_of_their_own() {
         for (attribute, whole) in [
             (attribute::PRODUCT, PRODUCT),
             (attribute::COUNT, COUNT),
@@ -154,7 +154,7 @@ mod tests {
 
     /// kerf also writes every label that it reads of GPU feature discovery, so that the labels stay true on managed nodes.
     #[test]
-    fn every_label_of_gpu_feature_discovery_is_known_to_who_writes_them() {
+    fn kerf_writes_every_label_of_gpu_feature_discovery_that_it_reads() {
         let whole = [
             PRODUCT,
             COUNT,

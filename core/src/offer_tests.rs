@@ -138,7 +138,7 @@ fn parts_of_an_instance_are_worth_the_same_wherever_they_lie() {
 }
 
 #[test]
-fn a_pod_that_is_still_cut_blocks_nobody() {
+fn a_pod_whose_slices_are_still_cut_blocks_no_other_pod() {
     let first = of_shape(1, h100_shape("1g.10gb", 0), "a");
     let ready = of_shape(3, share(10), "b");
     // The first pod's other slice is missing, under this name or another, or its MPS daemon is starting.
@@ -152,7 +152,7 @@ fn a_pod_that_is_still_cut_blocks_nobody() {
 }
 
 #[test]
-fn what_may_be_bound_stays_offered_whatever_becomes_of_its_slices() {
+fn the_claims_of_a_pod_that_may_be_bound_stay_open() {
     let first = of_shape(1, share(10), "a");
     let bound = of_shape(2, h100_shape("1g.10gb", 0), "b");
     let offer_beside = |slices: &[ExistingSlice], missing: &[MissingSlice]| {
@@ -170,7 +170,7 @@ fn what_may_be_bound_stays_offered_whatever_becomes_of_its_slices() {
 }
 
 #[test]
-fn a_pod_leads_all_its_names_or_none() {
+fn a_pod_is_offered_all_its_names_or_none() {
     let other = ResourceName::Neutral(SizeGb(20));
     let under = |n, name, shape, pod| {
         let reservation = Some(reservation(pod, name));
@@ -187,7 +187,7 @@ fn a_pod_leads_all_its_names_or_none() {
 }
 
 #[test]
-fn what_was_allocated_counts_until_its_pod_is_admitted() {
+fn an_allocated_device_counts_until_its_pod_is_admitted() {
     let held = |settled| ExistingSlice {
         held_as: Some(NEUTRAL),
         settled,
@@ -225,7 +225,7 @@ fn the_slices_of_one_pod_are_offered_together_and_alone_if_they_differ() {
 }
 
 #[test]
-fn a_pod_that_must_be_alone_waits_for_the_others_and_they_for_it() {
+fn a_pod_that_must_be_alone_is_not_offered_beside_others() {
     let alone = |n, pod, held| {
         let mut slice = mig(n, "1g.10gb", "H100-80GB", Some(pod), held);
         slice.reservation.as_mut().unwrap().alone = true;
@@ -270,7 +270,7 @@ fn the_reservation_of_a_pod_that_has_ended_is_not_offered() {
 }
 
 #[test]
-fn where_two_pods_that_may_be_bound_do_not_go_together_neither_is_granted_anything() {
+fn two_bound_pods_that_exclude_each_other_are_granted_nothing() {
     let slices = [of_shape(1, share(10), "a"), of_shape(2, time_slice(10), "b"), of_shape(3, share(10), "c")];
     let offer = offer(&slices, &[], &possible(&["a", "b"]));
     assert_eq!((devices(&offer), waiting(&offer)), ("d1".into(), "s2 s3".into()));
@@ -290,7 +290,7 @@ fn live(steps: impl IntoIterator<Item = Step>) -> Result<Outcome, String> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 128, ..ProptestConfig::default() })]
     #[test]
-    fn whatever_the_kubelet_picks_each_pod_holds_what_it_has_reserved(
+    fn each_pod_holds_what_it_has_reserved_whatever_the_kubelet_picks(
         steps in prop::collection::vec(any::<Step>(), 0..200),
     ) {
         let outcome = live(steps);
@@ -300,7 +300,7 @@ proptest! {
 
 /// The same histories at every run. Pods must be admitted in them, because otherwise they would prove nothing.
 #[test]
-fn many_pods_of_each_life_are_admitted_and_few_are_refused() {
+fn most_pods_of_each_history_are_admitted() {
     let mut total = Outcome::default();
     for seed in 1..=200_u64 {
         let mixed = |n: u64| {

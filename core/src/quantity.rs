@@ -166,7 +166,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn what_users_call_ten_gigabytes_is_ten_gigabytes() {
+    fn every_spelling_of_ten_gigabytes_is_ten_gigabytes() {
         for text in ["10Gi", "10G", "10240Mi", "10000M", "gpu-10gb", "1e10", "9.5Gi", "10000000000", " 10Gi "]
         {
             assert_eq!(parse_size(text), Ok(SizeGb(10)), "{text}");
@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn a_part_of_a_gigabyte_takes_the_whole() {
+    fn a_part_of_a_gigabyte_is_rounded_up() {
         for (text, gb) in [("500Mi", 1), ("1025Mi", 2), ("10.000001Gi", 11), ("20G", 20), ("20Gi", 20)] {
             assert_eq!(parse_size(text), Ok(SizeGb(gb)), "{text}");
         }
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn the_memory_itself_is_told_too() {
+    fn the_memory_in_mib_is_returned_too() {
         for (text, gb, mib) in
             [("10Gi", 10, 10_240), ("10G", 10, 9_537), ("gpu-10gb", 10, 10_240), ("9.5Gi", 10, 9_728)]
         {

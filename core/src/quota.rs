@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slice_is_charged_by_what_its_name_promises() {
+    fn a_slice_is_charged_by_the_size_of_its_name() {
         let (small, whole) = ("nvidia.com/mig-1g.10gb".parse().unwrap(), "nvidia.com/gpu".parse().unwrap());
         let large = h100_shape("3g.40gb", 0);
         assert_eq!(Charge::of_slice(small, large), Charge { memory_gb: 10, slices: 1 });
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_is_charged_for_what_it_holds_to_the_end() {
+    fn a_request_is_charged_for_its_holdings() {
         assert_eq!(Charge::least(&request("nvidia.com/mig-1g.10gb", 3)), Charge { memory_gb: 30, slices: 3 });
         let whole = request_sized(ResourceName::Whole, SizeGb(20), 2);
         assert_eq!(Charge::least(&whole), Charge { memory_gb: 40, slices: 2 });
@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_over_is_told_by_what() {
+    fn an_exceeded_quota_is_reported_with_its_unit() {
         for (over, text) in [
             (
                 over((Some(100), Some(10)), (90, 9), (20, 2)),

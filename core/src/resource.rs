@@ -319,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn other_peoples_names_are_left_alone() {
+    fn names_of_other_systems_are_not_parsed() {
         for text in [
             "nvidia.com/gpus",
             "cpu",
@@ -355,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn what_an_admin_lays_out_says_its_kind() {
+    fn an_admins_resource_name_must_fix_the_kind() {
         let read = |name: &str| plain(serde_json::Value::from(name));
         assert_eq!(read("nvidia.com/gpu-10gb").unwrap(), ResourceName::Mps(SizeGb(10)));
         let error = read("kerf.dev/gpu-10gb").unwrap_err().to_string();

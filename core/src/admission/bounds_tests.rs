@@ -194,7 +194,7 @@ fn became(spec: &Value, managed: &[&str], limits: &[&str], annotations: Value) -
 }
 
 #[test]
-fn a_kind_is_skipped_that_no_model_serves_which_the_pod_may_have() {
+fn a_kind_that_no_allowed_model_serves_is_skipped() {
     let spec = |more: Value| {
         let mut spec =
             json!({"defaultIsolation": "memory", "isolation": {"memory": ["mig", "mps", "whole"]}});
@@ -253,7 +253,7 @@ fn a_kind_is_skipped_that_no_model_serves_which_the_pod_may_have() {
 }
 
 #[test]
-fn who_may_have_nothing_is_refused_if_he_asks_in_any_way_that_some_policy_takes() {
+fn a_denied_pod_is_refused_if_it_asks_in_any_accepted_way() {
     let mut policies = policies(json!({"match": {"namespaces": ["web"]}, "deny": "no budget"}));
     let other = json!({
         "apiVersion": "kerf.dev/v1alpha1", "kind": "GpuPolicy", "metadata": {"name": "other"},
@@ -285,7 +285,7 @@ fn who_may_have_nothing_is_refused_if_he_asks_in_any_way_that_some_policy_takes(
 
 /// A policy with `deny` lists no dialects. The default list must not make a webhook that fails closed match `nvidia.com/mig-*`.
 #[test]
-fn a_policy_that_denies_takes_no_dialect() {
+fn a_policy_that_denies_accepts_no_dialect() {
     let mut policies = policies(json!({"match": {"namespaces": ["web"]}, "deny": "no budget"}));
     assert!(policies.dialects().is_empty());
     let other = json!({

@@ -37,7 +37,7 @@ fn policies(dialects: &[Option<Vec<Dialect>>]) -> Policies {
 }
 
 #[test]
-fn pods_in_others_words_meet_the_condition_only_where_a_policy_takes_them() {
+fn pods_in_a_dialect_meet_the_condition_only_if_a_policy_accepts_it() {
     let only = |dialect| MatchCondition::of(&BTreeSet::from([dialect]));
     for (pod, dialects) in [
         (with_limit("nvidia.com/mig-1g.10gb", "1"), vec![Dialect::Mig]),
@@ -60,7 +60,7 @@ fn pods_in_others_words_meet_the_condition_only_where_a_policy_takes_them() {
 }
 
 #[test]
-fn pods_in_kerfs_own_words_always_meet_it() {
+fn pods_with_kerfs_own_keys_always_meet_the_condition() {
     let label = json!({"metadata": {"labels": {"kerf.dev/sliced": "true"}}});
     let init =
         json!({"spec": {"initContainers": [{"resources": {"requests": {"nvidia.com/gpu-8gb.shared": 1}}}]}});
@@ -158,7 +158,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 2000, ..ProptestConfig::default() })]
 
     #[test]
-    fn no_pod_that_the_webhook_would_change_or_refuse_goes_past_it(pod in pod(), sets in sets(), namespace in 0..3_usize) {
+    fn every_pod_that_the_webhook_would_change_or_refuse_meets_the_condition(pod in pod(), sets in sets(), namespace in 0..3_usize) {
         let policies = policies(&sets);
         let decision = decide(&pod, format!("n{namespace}").as_str(), &policies, &Supply::default());
         let condition = MatchCondition::for_policies(&policies);
@@ -169,7 +169,7 @@ proptest! {
     }
 
     #[test]
-    fn every_condition_is_found_again_by_its_expression(dialects in prop::sample::subsequence(Dialect::ALL.to_vec(), 0..=Dialect::ALL.len())) {
+    fn every_condition_is_parsed_from_its_expression(dialects in prop::sample::subsequence(Dialect::ALL.to_vec(), 0..=Dialect::ALL.len())) {
         let condition = MatchCondition::of(&dialects.into_iter().collect());
         prop_assert_eq!(MatchCondition::parse(&condition.expression()), Some(condition));
     }

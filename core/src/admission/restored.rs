@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_without_kerfs_fields_is_itself() {
+    fn a_pod_without_kerfs_fields_stays_unchanged() {
         let plain = json!({"metadata": {"annotations": {"kerf.dev/gpu-memory": "10Gi"}}});
         let restored = restored(&plain);
         assert!(matches!(restored.pod, Cow::Borrowed(_)));
@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn limits_are_as_the_document_says_that_they_were() {
+    fn limits_are_restored_from_the_document() {
         let given = json!({"cpu": "2", "nvidia.com/mig-1g.10gb": "1"});
         for (asked, limits) in [
             (json!({"main": {"gpu-10gb": "1"}}), json!({"cpu": "2", "gpu-10gb": "1"})),

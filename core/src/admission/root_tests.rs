@@ -66,7 +66,7 @@ fn a_pod_without_root_in_any_container_needs_no_user_namespace() {
 }
 
 #[test]
-fn a_user_namespace_is_set_where_nothing_forbids_it() {
+fn a_user_namespace_is_set_unless_something_forbids_it() {
     let volume = |volume: Value| json!({"volumes": [volume]});
     for own in [
         json!({"name": "v", "emptyDir": {}}),
@@ -219,7 +219,7 @@ fn the_rule_decides_on_a_pod_that_would_get_an_mps_share() {
 }
 
 #[test]
-fn a_pod_that_names_mps_or_whose_policy_has_nothing_else_is_refused_with_the_remedy() {
+fn a_pod_that_only_mps_can_serve_is_refused_with_the_remedy() {
     let named = |spec: Value| {
         let mut pod = pod(spec, json!({}));
         pod["spec"]["containers"][0]["resources"]["limits"] = json!({"nvidia.com/gpu-4gb": "1"});
@@ -233,7 +233,7 @@ fn a_pod_that_names_mps_or_whose_policy_has_nothing_else_is_refused_with_the_rem
 }
 
 #[test]
-fn a_pod_that_gets_no_mps_share_is_left_as_it_is() {
+fn a_pod_without_an_mps_share_stays_unchanged() {
     let mut hardware = pod(json!({"hostNetwork": true}), json!({}));
     hardware["spec"]["containers"][0]["resources"]["limits"] = json!({"nvidia.com/mig-1g.10gb": "1"});
     for rule in ["isolate", "refuse", "allow"] {
@@ -243,7 +243,7 @@ fn a_pod_that_gets_no_mps_share_is_left_as_it_is() {
 }
 
 #[test]
-fn what_was_decided_is_decided_again_in_the_same_way() {
+fn a_second_decision_equals_the_first() {
     let (policies, supply) = (policies("isolate"), supply(true, true));
     for spec in [json!({}), json!({"hostNetwork": true})] {
         let mut pod = pod(spec, json!({}));
@@ -277,7 +277,7 @@ fn open_outcome(rule: &str, without: &[&str], spec: Value) -> (String, Vec<Kind>
 }
 
 #[test]
-fn where_several_kinds_may_serve_a_pod_with_root_mps_is_one_only_if_all_its_nodes_keep_it_apart() {
+fn mps_is_a_kind_of_a_pod_with_root_only_if_all_its_nodes_have_user_namespaces() {
     use RootProcesses::{Allowed, Harmless, KeptOut};
     let neutral = || "kerf.dev/gpu-4gb".to_owned();
     let both = || vec![Kind::Mps, Kind::Mig];
@@ -296,7 +296,7 @@ fn where_several_kinds_may_serve_a_pod_with_root_mps_is_one_only_if_all_its_node
 }
 
 #[test]
-fn a_pod_that_is_in_a_user_namespace_says_so_to_the_extender() {
+fn the_document_says_whether_the_pod_has_a_user_namespace() {
     let admitted = |spec: Value, context| {
         let pod = pod(spec, context);
         decide(&pod, "default", &policies("isolate"), &supply(true, true)).unwrap().unwrap().document
@@ -307,7 +307,7 @@ fn a_pod_that_is_in_a_user_namespace_says_so_to_the_extender() {
 }
 
 #[test]
-fn for_mps_alone_some_node_with_user_namespaces_is_enough() {
+fn one_node_with_user_namespaces_is_enough_for_mps_alone() {
     let mut index = SupplyIndex::default();
     let share = request("nvidia.com/gpu-4gb", 1);
     for name in ["a", "b"] {

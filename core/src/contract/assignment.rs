@@ -128,7 +128,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_passed_kind_is_told_with_the_nodes_that_did_not_have_it() {
+    fn a_passed_kind_is_reported_with_its_numbers_of_nodes() {
         let passed = PassedKind { kind: Kind::Mps, full: 0, never: 0, excluded: 0, tainted: 0 };
         for (passed, text) in [
             (passed, "mps was preferred and no node offers it"),

@@ -65,7 +65,7 @@ mod tests {
     use serde_json::{Value, json};
 
     #[test]
-    fn a_whole_instance_and_a_part_are_written_as_before_and_a_replica_by_its_number() {
+    fn a_replica_is_written_by_its_number_and_other_parts_as_before() {
         let written = |part: Value| {
             let mut shape = json!({"kind": "mig", "profile": "1g.10gb", "start": 3, "size": 1});
             if !part.is_null() {

@@ -54,7 +54,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn a_gpu_instance_has_2_to_48_turns() {
+    fn a_gpu_instance_has_2_to_48_replicas() {
         let read = |number: u32| serde_json::from_value::<MigRule>(json!({"timeSlicing": number}));
         for number in [0, 1, 49, 300] {
             let refusal = read(number).unwrap_err().to_string();

@@ -390,7 +390,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_rule_that_names_a_gpu_holds_and_without_one_all_is_allowed() {
+    fn the_first_rule_that_selects_a_gpu_holds_and_the_default_allows_all() {
         let policy = read(
             r#"{"gpus": [{"select": {"indexes": [0]}, "kinds": ["mig"], "modeChange": "without-reset"},
                          {"select": {"pciBusIds": ["00000000:1B:00.0"]}, "kinds": ["whole"]},
@@ -408,7 +408,7 @@ mod tests {
     }
 
     #[test]
-    fn a_setting_that_is_not_known_is_refused_by_name() {
+    fn an_unknown_setting_is_refused_by_name() {
         for (text, word) in [
             (r#"{"gpu": []}"#, "gpu"),
             (r#"{"gpus": [{"kinds": ["mig"], "reset": true}]}"#, "reset"),
@@ -421,7 +421,7 @@ mod tests {
     }
 
     #[test]
-    fn shares_may_come_to_all_of_a_gpu_up_to_four_times() {
+    fn memory_percent_is_100_to_400() {
         let rule =
             |percent: u32| read(&format!(r#"{{"gpus": [{{"mps": {{"memoryPercent": {percent}}}}}]}}"#));
         for percent in [99, 401, 70_000] {
@@ -473,7 +473,7 @@ mod tests {
     }
 
     #[test]
-    fn a_gpu_is_shared_out_in_2_to_48_equal_mps_shares() {
+    fn a_gpu_has_2_to_48_equal_mps_shares() {
         for replicas in [0, 1, 49, 300] {
             let text = format!(r#"{{"gpus": [{{"mps": {{"replicas": {replicas}}}}}]}}"#);
             let refusal = read(&text).unwrap_err().to_string();
@@ -491,7 +491,7 @@ mod tests {
     }
 
     #[test]
-    fn what_says_nothing_is_written_as_nothing() {
+    fn the_default_policy_is_written_as_an_empty_object() {
         assert_eq!(serde_json::json!(NodePolicy::default()), serde_json::json!({}));
     }
 }

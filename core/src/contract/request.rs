@@ -310,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn a_document_without_roles_is_one_of_app_containers() {
+    fn a_document_without_roles_has_app_containers_only() {
         let text = r#"{"version":1,"isolation":"memory","containers":[{"name":"main","sizeGb":10,"count":1,"resource":"nvidia.com/mig-1g.10gb"}]}"#;
         let read = RequestDocument::parse(text).unwrap();
         assert_eq!(read.containers, [container("main", Role::App, 1)]);
@@ -321,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn a_document_of_before_is_of_any_gpus_and_one_of_several_gpus_says_so() {
+    fn distinct_gpus_is_written_only_if_it_is_set() {
         let several = ContainerRequest { distinct_gpus: true, ..container("main", Role::App, 2) };
         let text = document(vec![several.clone()]).to_json();
         assert!(text.contains(r#""distinctGpus":true"#), "{text}");
@@ -332,7 +332,7 @@ mod tests {
     }
 
     #[test]
-    fn a_neutral_name_may_be_of_each_kind_that_the_document_lists() {
+    fn a_neutral_name_allows_each_kind_that_the_document_lists() {
         let of = container("main", Role::App, 1);
         assert_eq!(
             (of.only_kind(), of.may_be(Kind::Mig), of.may_be(Kind::Mps)),
@@ -348,7 +348,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_the_later_containers_leave_over_is_held_for_an_init_container() {
+    fn an_init_container_holds_what_later_containers_leave() {
         let load = container("load", Role::Init, 3);
         let asked = [load.clone(), container("warm", Role::Init, 1), container("main", Role::App, 1)];
         let document = document(asked.to_vec());
@@ -356,7 +356,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_one_name_has_the_largest_size() {
+    fn containers_of_one_name_hold_the_largest_size() {
         let of = |role, size, memory, compute| ContainerRequest {
             resource: ResourceName::Neutral(SizeGb(14)),
             size_gb: SizeGb(size),
@@ -377,7 +377,7 @@ mod tests {
     }
 
     #[test]
-    fn where_one_container_wants_the_profile_itself_the_whole_pod_gets_it() {
+    fn an_exact_profile_holds_for_all_containers_of_the_name() {
         let profile = "1g.10gb".parse().ok();
         let load = ContainerRequest { profile, ..container("load", Role::Init, 1) };
         let document = document(vec![load, container("main", Role::App, 1)]);

@@ -102,7 +102,7 @@ fn node() -> (GpuNodeSpec, GpuNodeStatus) {
 }
 
 #[test]
-fn a_field_that_another_program_knows_and_this_one_does_not_is_overlooked() {
+fn an_unknown_field_of_another_program_is_ignored() {
     let (spec, status) = node();
     let from = |text: &Value| text.to_string();
     let slice = AssignedSlice {
@@ -125,7 +125,7 @@ fn a_field_that_another_program_knows_and_this_one_does_not_is_overlooked() {
 }
 
 #[test]
-fn a_field_in_an_admins_document_that_is_not_known_is_refused_by_its_name() {
+fn an_unknown_field_of_an_admin_is_refused_by_name() {
     let rule = json!({
         "select": {"models": ["H100-80GB"]}, "kinds": ["mps"], "mps": {"strict": true},
         "timeSlicing": {"length": "short"}, "layout": [{"resource": "nvidia.com/gpu-10gb", "count": 2}],

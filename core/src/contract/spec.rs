@@ -274,7 +274,7 @@ mod tests {
     use crate::testing::h100_shape;
 
     #[test]
-    fn what_of_an_instance_a_slice_is_is_offered_under_its_own_name_only() {
+    fn a_part_of_an_instance_is_offered_under_its_own_name_only() {
         let names = ["nvidia.com/mig-3g.40gb", "nvidia.com/mig-1c.3g.40gb", "nvidia.com/mig-3g.40gb.shared"];
         let instance = h100_shape("3g.40gb", 0).instance().unwrap();
         let part = MigPart::Compute(ComputeInstance { start: 1, compute: 1 });
@@ -292,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn under_a_neutral_name_every_kind_and_size_is_offered() {
+    fn every_kind_and_size_is_offered_under_a_neutral_name() {
         let name = "kerf.dev/gpu-10gb".parse().unwrap();
         let whole = Shape::Whole { size_gb: SizeGb(80) };
         for shape in [h100_shape("2g.20gb", 0), whole, Shape::mps(SizeGb(9))] {

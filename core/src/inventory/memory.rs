@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn of_seven_small_instances_an_eighth_of_the_gpu_is_left_over_that_nobody_can_have() {
+    fn seven_small_instances_leave_an_eighth_of_the_gpu_unusable() {
         let seven: Vec<_> = (0..7).map(|start| (h100_shape("1g.10gb", start), start < 5)).collect();
         let [held, promised, idle, free, unusable, outside] = states("H100-80GB", &seven, |_| ());
         assert_eq!([held, promised, idle, free, outside], [51_200, 0, 20_480, 0, 0]);
@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_slice_could_be_cut_of_is_free() {
+    fn memory_that_a_slice_could_be_cut_from_is_free() {
         assert_eq!(states("H100-80GB", &[], |_| ()), [0, 0, 0, 81_559, 0, 0]);
         assert_eq!(states("T4-16GB", &[], |gpu| gpu.outside = MemoryMib(512)), [0, 0, 0, 14_848, 0, 512]);
         let share = (Shape::mps(SizeGb(4)), true);
@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_left_of_a_gpu_that_offers_nothing_is_unusable() {
+    fn the_rest_of_a_gpu_that_offers_nothing_is_unusable() {
         assert_eq!(states("T4-16GB", &[], |gpu| gpu.kinds.clear()), [0, 0, 0, 0, 15_360, 0]);
         let full = [(Shape::mps(SizeGb(4)), true), (Shape::mps(SizeGb(10)), false)];
         assert_eq!(

@@ -104,7 +104,7 @@ fn slices_that_were_ready_before_the_answer_are_marked_at_once() {
 }
 
 #[test]
-fn a_reservation_that_the_bind_was_not_shown_yet_is_no_lost_one() {
+fn a_reservation_that_is_not_shown_yet_is_not_lost() {
     let (mut bind, mut node) = begun(GATE);
     assert_eq!(bind.on(&Input::Shown(PodSlices::default()), at(0), at(LEASE)), []);
     assert_eq!(answer(&mut bind, &DONE, 1), []);
@@ -145,7 +145,7 @@ fn a_rejection_ends_the_bind_and_says_whether_to_fit_anew() {
 }
 
 #[test]
-fn slices_that_the_agent_does_not_call_ready_are_marked_again_once_they_are_shown_so_again() {
+fn slices_that_are_not_ready_are_marked_again_once_shown_ready() {
     let (mut bind, node) = marking(GATE);
     assert_eq!(answer(&mut bind, &Err(Rejection::NotReady), 2), [], "the copy is behind");
     assert_eq!(show(&mut bind, &node, 2), [mark()]);
@@ -172,7 +172,7 @@ fn a_binding_without_a_definite_answer_stays_open() {
 }
 
 #[test]
-fn the_gate_ends_what_is_not_under_way() {
+fn the_gate_ends_a_bind_without_a_binding_under_way() {
     let new = BindProgress::new(proposal(&node()), EPOCH, 1, at(GATE), Limits::default());
     let cutting = || {
         let (mut bind, _) = begun(GATE);

@@ -68,7 +68,7 @@ fn sorted(mut state: NodeState) -> NodeState {
 
 proptest! {
     #[test]
-    fn a_copy_that_takes_the_difference_is_equal(from in state(), to in state()) {
+    fn a_copy_equals_the_node_after_the_difference(from in state(), to in state()) {
         let change = difference(&from, &to);
         prop_assert_eq!(change.is_empty(), sorted(from.clone()) == sorted(to.clone()));
         let mut copy = from.clone();
@@ -88,7 +88,7 @@ proptest! {
 
 /// An agent reports each slice once. A sender that repeats one must not lengthen the copy or create capacity.
 #[test]
-fn a_slice_that_is_named_twice_is_there_once() {
+fn a_slice_that_is_sent_twice_exists_once() {
     let known = slice_status(&wanted(&[h100_shape("1g.10gb", 0)])[0], false);
     let slice = |state| SliceStatus { state, ..known.clone() };
     let twice = vec![slice(SliceState::Ready), slice(SliceState::Held)];
@@ -101,7 +101,7 @@ fn a_slice_that_is_named_twice_is_there_once() {
 }
 
 #[test]
-fn what_leaves_or_has_no_name_is_not_desired() {
+fn a_leaving_or_unnamed_slice_is_not_desired() {
     use crate::testing::SimulatedNode;
     let mut node = SimulatedNode::new(&["T4-16GB"], NodePolicy::default(), crate::ledger::Limits::default());
     let mut saved = node.ledger.saved();

@@ -26,7 +26,7 @@ fn shapes(spec: &GpuNodeSpec) -> Vec<String> {
 }
 
 #[test]
-fn idle_slices_are_cut_ahead_of_demand_and_a_pod_takes_one_that_is_there() {
+fn idle_slices_are_cut_ahead_of_demand_and_reserved_by_pods() {
     let status = node_status(&["H100-80GB"]);
     let cold = spec(warm_policy(&[("nvidia.com/mig-1g.10gb", 2)]));
     let warm = kept(&cold, &status).unwrap();
@@ -41,7 +41,7 @@ fn idle_slices_are_cut_ahead_of_demand_and_a_pod_takes_one_that_is_there() {
 }
 
 #[test]
-fn a_bigger_request_may_destroy_what_is_kept_warm_and_it_comes_back_where_there_is_room() {
+fn a_bigger_request_may_destroy_a_warm_slice() {
     let status = node_status(&["H100-80GB"]);
     let warm = kept(&spec(warm_policy(&[("nvidia.com/mig-1g.10gb", 1)])), &status).unwrap();
     let whole = request("nvidia.com/mig-7g.80gb", 1);
@@ -55,7 +55,7 @@ fn a_bigger_request_may_destroy_what_is_kept_warm_and_it_comes_back_where_there_
 }
 
 #[test]
-fn each_name_is_kept_by_what_a_pod_would_be_given_under_it() {
+fn a_warm_slice_is_one_that_a_pod_would_get_under_the_name() {
     let status = node_status(&["H200-141GB", "T4-16GB"]);
     let names = [
         ("nvidia.com/mig-1g.10gb", "1g.18gb at 6:1"),
@@ -79,7 +79,7 @@ fn each_name_is_kept_by_what_a_pod_would_be_given_under_it() {
 }
 
 #[test]
-fn replicas_and_compute_instances_are_kept_where_policy_makes_them() {
+fn replicas_and_compute_instances_are_kept_warm_by_policy() {
     let status = node_status(&["H100-80GB", "T4-16GB"]);
     let policy: NodePolicy = serde_json::from_str(
         r#"{"gpus": [{"select": {"indexes": [0]}, "kinds": ["mig"], "computeInstances": true},
@@ -102,14 +102,14 @@ fn replicas_and_compute_instances_are_kept_where_policy_makes_them() {
 }
 
 #[test]
-fn nothing_is_cut_ahead_where_it_failed() {
+fn no_warm_slice_is_cut_on_a_resting_gpu() {
     let status = node_status(&["H100-80GB"]);
     let cold = spec(warm_policy(&[("nvidia.com/mig-1g.10gb", 1)]));
     assert_eq!(keep_warm(&cold, &status, &BTreeSet::from([gpu_uuid(0)]), &Fleet::default()), None);
 }
 
 #[test]
-fn idle_slices_that_policy_allows_no_longer_go_and_others_stay() {
+fn idle_slices_that_policy_disallows_are_dropped() {
     let mut status = node_status(&["T4-16GB"]);
     let share = |spec: &GpuNodeSpec, status: &GpuNodeStatus, pod: &str| {
         reserve(spec, status, &request("nvidia.com/gpu-4gb", 1), &owner_in_epoch(pod), &Fleet::default())

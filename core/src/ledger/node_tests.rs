@@ -106,7 +106,7 @@ fn failing(node: &SimulatedNode, id: &SliceId) -> GpuNodeStatus {
 }
 
 #[test]
-fn what_could_not_be_made_goes_with_the_pods_whole_reservation_unless_a_binding_may_be_made() {
+fn a_failed_slice_ends_the_pods_reservation_unless_a_binding_may_be_made() {
     let mut node = node();
     let two = proposal(&node, "a", "nvidia.com/mig-1g.10gb", 2);
     node.follow(&order(EPOCH, OrderKind::Reserve(two)), at(1)).unwrap();
@@ -133,7 +133,7 @@ fn what_could_not_be_made_goes_with_the_pods_whole_reservation_unless_a_binding_
 }
 
 #[test]
-fn idle_slices_are_those_of_the_policy_and_not_where_one_failed() {
+fn idle_slices_follow_the_policy_except_on_a_resting_gpu() {
     let mut node = node();
     let warm = r#"{"warm": [{"resource": "nvidia.com/mig-1g.10gb", "count": 2}]}"#;
     node.ledger.set_policy(serde_json::from_str(warm).unwrap());
@@ -251,7 +251,7 @@ fn each_order_in_each_state_has_its_answer() {
 }
 
 #[test]
-fn a_closed_node_renews_and_ends_and_adds_and_marks_nothing() {
+fn a_closed_node_renews_and_releases_but_neither_adds_nor_marks() {
     let why = Err(Rejection::Closed("the pods are not listed".to_owned()));
     for (state, marked) in
         [("nothing", Err(Rejection::UnknownReservation)), ("reserved", why.clone()), ("ready", why.clone())]
@@ -283,7 +283,7 @@ fn a_reservation_lives_for_a_minute_after_it_was_renewed() {
 }
 
 #[test]
-fn an_open_binding_is_looked_up_once_it_is_over_and_again_more_and_more_seldom() {
+fn an_open_binding_is_looked_up_at_growing_intervals_once_it_is_over() {
     let mut node = standing("binding");
     assert_eq!(node.ledger.due(at(89)), Due { next: Some(at(90)), ..Due::default() });
     let (mut now, mut waits) = (at(90), Vec::new());
@@ -300,7 +300,7 @@ fn an_open_binding_is_looked_up_once_it_is_over_and_again_more_and_more_seldom()
 }
 
 #[test]
-fn a_look_up_ends_what_was_over_when_it_was_asked() {
+fn a_look_up_ends_bindings_that_were_over_when_it_was_asked() {
     for (found, asked, expected) in [
         (Found::Unbound, 89, "2 open"),
         (Found::Unbound, 90, "binding"),
@@ -373,7 +373,7 @@ fn a_pod_that_the_watch_does_not_show_after_a_restart_is_looked_up_at_once() {
 }
 
 #[test]
-fn the_nodes_own_watch_ends_what_it_has_shown() {
+fn the_nodes_own_watch_releases_pods_that_it_has_shown() {
     let mut node = standing("binding");
     assert_eq!(node.ledger.pods(&watch(&[]), at(11)), [], "it may be behind");
     assert_eq!(stands(&node), "binding");
@@ -401,7 +401,7 @@ fn a_pod_that_is_gone_before_the_watch_has_shown_it_is_looked_up() {
 }
 
 #[test]
-fn a_bound_pod_that_the_watch_does_not_show_yet_is_looked_up_more_and_more_seldom() {
+fn a_bound_pod_that_the_watch_does_not_show_is_looked_up_at_growing_intervals() {
     let mut node = standing("bound");
     for (second, next) in [(90, 91), (91, 93), (93, 97)] {
         assert_eq!(node.ledger.due(at(second)).look_up, [uid("a")]);
@@ -415,7 +415,7 @@ fn a_bound_pod_that_the_watch_does_not_show_yet_is_looked_up_more_and_more_seldo
 }
 
 #[test]
-fn a_late_answer_of_a_look_up_unbinds_nobody() {
+fn a_late_answer_to_a_look_up_unbinds_no_pod() {
     let mut node = standing("binding");
     assert_eq!(node.ledger.due(at(90)).look_up, [uid("a")]);
     node.ledger.pods(&watch(&[("a", BoundPod::Alive)]), at(91));
@@ -437,7 +437,7 @@ fn each_leader_ends_its_own_binding() {
 }
 
 #[test]
-fn a_proposal_is_rejected_that_does_not_know_the_node() {
+fn a_proposal_from_an_outdated_copy_is_rejected() {
     let place = |shape, source| Placed {
         container: "main".to_owned(),
         resource: "nvidia.com/mig-1g.10gb".parse().unwrap(),
@@ -492,7 +492,7 @@ fn a_proposal_is_rejected_that_does_not_know_the_node() {
 }
 
 #[test]
-fn an_idle_slice_that_was_never_made_goes_for_one_in_its_place() {
+fn an_idle_slice_that_was_never_made_is_dropped_for_a_new_one() {
     let mut node = standing("nothing");
     let stale = proposal(&node, "b", "nvidia.com/mig-1g.10gb", 1);
     reserve(&mut node, "a", 10).unwrap();
@@ -520,7 +520,7 @@ fn an_instance_that_a_gone_pod_still_holds_goes_to_no_other_pod() {
 }
 
 #[test]
-fn a_gpu_with_a_reservation_that_cannot_be_cut_takes_no_new_one() {
+fn a_gpu_with_a_reservation_that_cannot_be_cut_accepts_no_new_one() {
     let mut node = standing("reserved");
     let mut of_b = proposal(&node, "b", "nvidia.com/mig-1g.10gb", 1);
     of_b.places[0].shape = h100_shape("1g.10gb", 0);

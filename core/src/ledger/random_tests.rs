@@ -310,7 +310,7 @@ fn lives() -> ProptestConfig {
 proptest! {
     #![proptest_config(lives())]
     #[test]
-    fn whatever_happens_nobody_is_promised_what_another_has(
+    fn no_slice_is_reserved_for_one_pod_and_held_by_another(
         events in prop::collection::vec((0_u8..34, 0_usize..64, 0_usize..64), 0..120)
     ) {
         let mut world = World::new();

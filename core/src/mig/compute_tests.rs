@@ -63,7 +63,7 @@ fn each_rule_refuses_for_its_own_reason() {
 
 proptest! {
     #[test]
-    fn whatever_was_placed_never_overlaps_and_stays_in_its_gpu_instance(
+    fn placed_compute_instances_never_overlap_and_stay_in_their_gpu_instance(
         of in any::<prop::sample::Index>(), tries in prop::collection::vec((0_u8..9, 0_u8..9), 0..24)
     ) {
         let profiles: Vec<_> = catalog::profiles().into_iter().collect();

@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_gpu_takes_no_more() {
+    fn a_full_gpu_admits_no_instance() {
         let table = h100();
         let full = (0..7).try_fold(Geometry::empty(&table), |g, start| g.place(p("1g.10gb"), start)).unwrap();
         assert_eq!(full.clone().place(p("1g.10gb"), 6), Err(Illegal::Taken(Placement { start: 6, size: 1 })));
@@ -200,7 +200,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn whatever_was_placed_never_overlaps_and_keeps_the_compute_bound(
+        fn placed_instances_never_overlap_and_stay_within_the_compute(
             model in any::<prop::sample::Index>(), tries in prop::collection::vec((0_usize..16, 0_u8..12), 0..24)
         ) {
             let models: Vec<_> = catalog::MODELS.iter().filter_map(catalog::GpuModel::mig_table).collect();

@@ -115,7 +115,7 @@ fn a_node_of_several_kinds_takes_the_first_that_fits_there() {
 }
 
 #[test]
-fn of_equal_places_the_least_name_is_taken_whichever_comes_first() {
+fn the_first_node_by_name_wins_among_equal_places() {
     let pod = neutral(10, 10, &[Mig, Mps]);
     let cut = taken(h100(), 0, h100_shape("1g.10gb", 6));
     for order in [["a", "b", "c"], ["c", "b", "a"]] {
@@ -145,7 +145,7 @@ fn costs_decide_among_places_of_one_rank_only() {
 }
 
 #[test]
-fn the_shortlist_has_the_cheapest_nodes_and_of_equal_ones_some_from_everywhere() {
+fn the_shortlist_has_the_cheapest_nodes_and_spreads_equal_ones() {
     let list = |costs: &[i64], most| {
         let place = |node: usize| Ok(Place { rank: Rank::BEST, cost: Cost(costs[node]) });
         choose_place(0..costs.len(), place).shortlist(most)
@@ -233,7 +233,7 @@ fn a_neutral_request_may_ask_for_memory_compute_and_a_profile() {
 }
 
 #[test]
-fn whole_gpus_serve_a_neutral_name_where_more_than_half_is_asked_for() {
+fn a_whole_gpu_serves_a_neutral_name_for_more_than_half_of_it() {
     let t4 = node(&[("T4-16GB", &[Whole, Mps]), ("T4-16GB", &[Whole])]);
     assert_eq!(shape(&t4, &neutral(10, 10, &[Whole, Mps])).unwrap(), "whole GPU of 15 GB");
     assert_eq!(shape(&t4, &neutral(7, 7, &[Whole, Mps])).unwrap(), "7gb MPS share");
@@ -261,7 +261,7 @@ fn several_mps_shares_of_a_neutral_name_are_on_one_gpu() {
 }
 
 #[test]
-fn a_node_must_know_the_name_and_have_user_namespaces_where_they_are_needed() {
+fn a_node_must_have_registered_the_name_and_have_user_namespaces_if_needed() {
     let pod = together(&[neutral(10, 10, &[Mig]), neutral(20, 20, &[Mig])]);
     for (up_to, registered) in [(None, false), (Some(10), false), (Some(20), true), (Some(48), true)] {
         let node = NodeInventory { neutral_up_to: up_to.map(SizeGb), ..h100() };

@@ -116,7 +116,7 @@ proptest! {
 }
 
 #[test]
-fn room_that_is_scarce_is_dear() {
+fn scarce_room_costs_more() {
     // Of two H100s one is empty, and one has its left half taken. A small request must not take the last place for 7g.
     let mut fleet = Fleet::default();
     fleet.add(&table("H100-80GB"), [], []).unwrap();
@@ -129,7 +129,7 @@ fn room_that_is_scarce_is_dear() {
 }
 
 #[test]
-fn a_request_by_size_goes_to_the_gpu_that_it_wastes_least_of() {
+fn a_request_by_size_gets_the_gpu_with_the_least_waste() {
     let mut fleet = Fleet::default();
     let big = fleet.add(&table("H200-141GB"), [], []).unwrap();
     let fitting = fleet.add(&table("H100-80GB"), [], []).unwrap();
@@ -156,7 +156,7 @@ fn a_strict_request_is_of_another_class_than_one_by_name() {
 }
 
 #[test]
-fn a_gpu_that_policy_lays_out_leaves_the_fleet() {
+fn a_gpu_with_a_fixed_layout_leaves_the_fleet() {
     let mut fleet = Fleet::default();
     let known = fleet.add(&table("H100-80GB"), [], []).unwrap();
     let mut gpu = node(&fleet, known, "H100-80GB").gpus.remove(0);

@@ -31,7 +31,7 @@ fn a_layout_has_one_place_for_each_of_its_profiles() {
 }
 
 #[test]
-fn shares_are_laid_out_within_what_the_gpu_has() {
+fn shares_are_laid_out_within_the_gpus_limits() {
     let shares = |count: u32, percent: u32| {
         let layout = format!(r#"[{{"resource": "nvidia.com/gpu-4gb", "count": {count}}}]"#);
         let (spec, status) =
@@ -64,7 +64,7 @@ fn reserve(
 }
 
 #[test]
-fn a_pod_is_given_what_is_laid_out_and_nothing_else() {
+fn a_pod_gets_slices_of_the_layout_only() {
     let node = node("H100-80GB", MIXED);
     assert_eq!(reserve(&node, "nvidia.com/mig-1g.10gb").unwrap().1, "1g.10gb at 4:1");
     assert_eq!(reserve(&node, "nvidia.com/mig-3g.40gb").unwrap().1, "4g.40gb at 0:4");
@@ -77,7 +77,7 @@ fn a_pod_is_given_what_is_laid_out_and_nothing_else() {
 }
 
 #[test]
-fn what_is_laid_out_is_cut_though_what_was_there_before_is_in_the_way() {
+fn a_layout_is_cut_beside_slices_that_are_still_held() {
     let (mut spec, status) = node("H100-80GB", MIXED);
     let policy = std::mem::take(&mut spec.policy);
     let (before, held) = reserve(&(spec, status.clone()), "nvidia.com/mig-2g.20gb").unwrap();

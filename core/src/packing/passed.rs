@@ -74,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn the_kinds_before_the_plans_are_preferred() {
+    fn kinds_of_earlier_plans_are_preferred() {
         let request = request(&[Kind::Mig, Kind::Mps, Kind::Whole]);
         let plans = plans(&request);
         let kinds = |plan: &KindPlan| -> Vec<Kind> {
@@ -87,7 +87,7 @@ mod tests {
 
     /// With two names each kind is counted once, by the best plan that has it in place of the chosen kind.
     #[test]
-    fn of_two_names_each_kind_is_preferred_once() {
+    fn each_kind_of_two_names_is_preferred_once() {
         let mut request = request(&[Kind::Mig, Kind::Mps]);
         let mut second = request.containers[0].clone();
         second.resource = ResourceName::Neutral(SizeGb(20));
@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_counts_by_its_refusal_and_by_what_keeps_it_from_the_pod() {
+    fn a_node_counts_by_its_refusal_and_the_schedulers_verdict() {
         let mut passed = PassedKind::new(Kind::Mig);
         for (found, verdict) in [
             (Err(Refusal::NoRoom), SchedulerVerdict::Offered),

@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn kinds_that_are_listed_twice_count_once_and_what_serves_no_container_makes_no_plan() {
+    fn a_kind_listed_twice_counts_once_and_a_kind_that_serves_nothing_makes_no_plan() {
         assert_eq!(kinds(&pod(&[(10, &[Mps, Mig, Mps])])), [[Mps], [Mig]]);
         assert!(plans(&pod(&[(10, &[])])).is_empty());
         let mut unlike = pod(&[(20, &[Mig]), (20, &[Mig])]);
@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn from_the_fourth_name_on_a_name_follows_the_third_where_it_may() {
+    fn the_fourth_name_takes_the_kind_of_the_third_if_it_may() {
         let all: &[Kind] = &Kind::ALL;
         let five = pod(&[(1, all), (2, all), (3, all), (4, all), (5, &[TimeSlicing, Mps])]);
         let kinds = kinds(&five);

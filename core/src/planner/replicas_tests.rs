@@ -59,7 +59,7 @@ fn planned(observed: &Observed, wanted: &[WantedSlice]) -> (Vec<String>, Vec<Str
 const TOO_MANY: &str = "as many pods take turns on the GPU instance as the node's policy allows";
 
 #[test]
-fn none_is_started_of_an_instance_that_was_made_before_policy_took_mig_away() {
+fn no_replica_starts_once_policy_disallows_mig() {
     let mut observed = served(&[]);
     observed.gpus[0].allowed.kinds = vec![Kind::Whole];
     let (steps, refused) = planned(&observed, &wanted(&[replica(0)]));
@@ -83,7 +83,7 @@ fn the_instance_is_made_once_and_each_replica_started() {
 }
 
 #[test]
-fn no_more_than_policy_allows_take_turns() {
+fn no_more_replicas_start_than_policy_allows() {
     // A held replica counts even if no slice wants it.
     let observed = served(&[(0, true), (1, true), (2, false)]);
     let (steps, refused) = planned(&observed, &wanted(&[replica(1), replica(3), replica(4)]));
@@ -96,7 +96,7 @@ fn no_more_than_policy_allows_take_turns() {
 }
 
 #[test]
-fn an_instance_is_one_pods_or_many_pods_by_turns() {
+fn an_instance_serves_one_pod_or_replicas() {
     let whole = h100_shape("1g.10gb", 0);
     // Idle replicas end, and the instance serves a pod as a whole.
     assert_eq!(planned(&served(&[(0, false)]), &wanted(&[whole])).0, ["end share r0 on GPU-0"]);
@@ -116,7 +116,7 @@ fn an_instance_is_one_pods_or_many_pods_by_turns() {
 
 /// If two slices want an instance in different ways, the first one gets it, and what exists of the second one is in the way.
 #[test]
-fn what_the_second_wants_goes_for_the_first_and_the_rest_of_the_node_is_cut() {
+fn the_first_of_two_conflicting_slices_gets_the_instance() {
     let mut there = served(&[(0, false)]);
     there.gpus[0].instances[0].replicas[0].id = SliceId::new("s1");
     let (whole, other) = (h100_shape("1g.10gb", 0), h100_shape("3g.40gb", 4));
@@ -142,7 +142,7 @@ fn what_the_second_wants_goes_for_the_first_and_the_rest_of_the_node_is_cut() {
 }
 
 #[test]
-fn an_instance_goes_after_its_replicas_and_never_while_one_is_held() {
+fn an_instance_is_destroyed_after_its_replicas_and_never_while_one_is_held() {
     let big = wanted(&[h100_shape("7g.80gb", 0)]);
     assert_eq!(
         planned(&served(&[(0, false), (1, false)]), &big).0,
@@ -172,7 +172,7 @@ fn otherwise(parts: bool) -> Observed {
 }
 
 #[test]
-fn the_checker_refuses_what_must_never_happen() {
+fn the_checker_rejects_forbidden_steps() {
     let uuid = || GpuUuid::new("GPU-0");
     let start = |id: &str, shape| Step::Start { gpu: uuid(), id: SliceId::new(id), shape };
     let instance = replica(0).instance().unwrap();

@@ -47,7 +47,7 @@ fn accepted(percent: u16, shapes: &[Shape]) -> bool {
 }
 
 #[test]
-fn the_parts_of_the_compute_come_to_all_of_it_and_no_more() {
+fn shares_may_use_all_of_the_compute_and_no_more() {
     assert_eq!(
         refused(100, &[mps(1, 50), mps(1, 1)]),
         ["s1: the GPU's compute does not suffice beside the other MPS shares"]
@@ -61,7 +61,7 @@ fn the_parts_of_the_compute_come_to_all_of_it_and_no_more() {
 }
 
 #[test]
-fn the_memory_of_shares_comes_to_what_policy_says() {
+fn shares_may_use_the_policys_part_of_the_memory() {
     let (no_memory, eleven) = ("s1: the GPU's memory does not suffice beside the other shares", mps(11, 1));
     assert_eq!(refused(100, &[eleven, mps(1, 1)]), [no_memory]);
     assert_eq!(refused(200, &[eleven, mps(15, 1)]), Vec::<String>::new());

@@ -41,20 +41,20 @@ fn steps(observed: &Observed, wanted: &[WantedSlice]) -> (Vec<String>, Vec<Strin
 }
 
 #[test]
-fn what_is_there_needs_no_step() {
+fn an_existing_slice_needs_no_step() {
     let shape = h100_shape("1g.10gb", 6);
     assert_eq!(steps(&gpu(&[(shape, false)]), &wanted(&[shape])), (vec![], vec![]));
 }
 
 #[test]
-fn the_one_idle_instance_with_the_media_engines_goes_for_another() {
+fn an_idle_instance_with_the_media_engines_is_destroyed_for_another() {
     let idle = [(h100_shape("1g.10gb+me", 0), false), (h100_shape("2g.20gb", 4), false)];
     let (steps, _) = steps(&gpu(&idle), &wanted(&[h100_shape("1g.10gb+me", 6)]));
     assert_eq!(steps, ["destroy 1g.10gb+me at 0:1 on GPU-0", "create 1g.10gb+me at 6:1 on GPU-0 for s0"]);
 }
 
 #[test]
-fn an_idle_instance_goes_only_when_its_place_is_wanted() {
+fn an_idle_instance_is_destroyed_only_if_its_place_is_wanted() {
     let idle = [(h100_shape("1g.10gb", 6), false), (h100_shape("1g.10gb", 0), false)];
     let (steps, refused) = steps(&gpu(&idle), &wanted(&[h100_shape("3g.40gb", 4)]));
     assert_eq!(steps, ["destroy 1g.10gb at 6:1 on GPU-0", "create 3g.40gb at 4:4 on GPU-0 for s0"]);
@@ -70,7 +70,7 @@ fn a_held_instance_is_never_touched() {
 }
 
 #[test]
-fn the_checker_refuses_what_must_never_happen() {
+fn the_checker_rejects_forbidden_steps() {
     let shape = h100_shape("1g.10gb", 6);
     let uuid = GpuUuid::new("GPU-0");
     let destroy = Step::Destroy { gpu: uuid.clone(), instance: shape.instance().unwrap(), part: None };
@@ -145,7 +145,7 @@ const WHOLE: Shape = Shape::Whole { size_gb: SizeGb(15) };
 const MPS_4: Shape = Shape::mps(SizeGb(4));
 
 #[test]
-fn a_whole_gpu_is_nobody_elses_and_waits_for_the_last_share() {
+fn a_whole_gpu_starts_only_after_the_last_share_has_ended() {
     let (steps_, refused) = steps(&t4(&[("busy", MPS_4, true)]), &wanted(&[WHOLE]));
     assert_eq!(
         (steps_.len(), refused),
@@ -157,7 +157,7 @@ fn a_whole_gpu_is_nobody_elses_and_waits_for_the_last_share() {
 }
 
 #[test]
-fn policy_says_which_kinds_a_gpu_may_have_and_what_is_there_stays() {
+fn policy_limits_new_slices_and_existing_ones_stay() {
     let mut observed = t4(&[("busy", MPS_4, true)]);
     observed.gpus[0].allowed.kinds = vec![Kind::TimeSlicing];
     let (steps_, refused) = steps(&observed, &wanted(&[MPS_4]));
@@ -210,7 +210,7 @@ fn promised(mut slice: WantedSlice) -> WantedSlice {
 
 /// Planner and checker read shapes, because a neutral name does not say what the slice is.
 #[test]
-fn a_slice_of_any_shape_may_be_promised_under_a_neutral_name() {
+fn a_slice_of_any_shape_may_be_reserved_under_a_neutral_name() {
     let neutral = |shape| {
         let mut slice = promised(wanted(&[shape]).remove(0));
         slice.reservation.as_mut().unwrap().resource = "kerf.dev/gpu-10gb".parse().unwrap();
@@ -228,7 +228,7 @@ fn a_slice_of_any_shape_may_be_promised_under_a_neutral_name() {
 }
 
 #[test]
-fn the_mode_is_switched_once_nothing_is_held_or_promised() {
+fn the_mode_is_switched_once_nothing_is_held_or_reserved() {
     let shape = h100_shape("1g.10gb", 6);
     let switching = |held| {
         let mut observed = gpu(&[(shape, held)]);
@@ -280,7 +280,7 @@ fn compute_instances_share_a_gpu_instance_that_is_made_with_the_first() {
 }
 
 #[test]
-fn an_idle_part_goes_for_one_in_its_place_and_a_held_one_stays() {
+fn an_idle_part_is_destroyed_for_a_wanted_one_and_a_held_part_stays() {
     let (steps_, _) = steps(&shared(&[(1, 0, false), (1, 2, true)]), &wanted(&[part(2, 0)]));
     assert_eq!(
         steps_,

@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn an_untouched_policy_is_told_the_config_map_and_led_back() {
+    fn an_untouched_policy_gets_the_config_map_and_is_restored_later() {
         let (single, mixed) = (Some(MigStrategy::Single), Some(MigStrategy::Mixed));
         let found = seen(settings(None, None, single));
         let Outlook::Write(write) = found.outlook("kerf", &keys(), mixed) else {
@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn what_an_admin_changed_afterwards_is_not_undone() {
+    fn a_later_change_by_an_admin_is_not_undone() {
         let set = settings(Some("kerf"), Some("default"), None);
         let record =
             Some(ClusterPolicyRecord { set, before: settings(None, None, None), written: 0, renaming: None });
@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn an_operator_at_work_is_waited_for() {
+    fn a_busy_operator_delays_the_layout() {
         let busy =
             SeenClusterPolicy { is_ready: false, ..seen(settings(Some("kerf"), Some("default"), None)) };
         assert_eq!(busy.outlook("kerf", &keys(), None), Outlook::NotReady("cluster-policy".to_owned()));

@@ -67,7 +67,7 @@ mod tests {
     }
 
     #[test]
-    fn every_layout_has_its_key_and_nodes_without_one_are_left_as_they_are() {
+    fn every_layout_has_a_key_and_the_default_key_changes_nothing() {
         let wanted =
             wanted([("a", &sliced(2)), ("b", &sliced(4))].into_iter(), &BTreeMap::new(), &BTreeSet::new());
         assert_eq!(wanted.keys().collect::<Vec<_>>(), ["a", "b", "default"]);
@@ -76,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn a_text_that_a_node_has_changes_under_another_key() {
+    fn a_text_in_use_changes_under_another_key() {
         let there = wanted([("a", &sliced(2))].into_iter(), &BTreeMap::new(), &BTreeSet::new());
         let changed = wanted([("a", &sliced(4))].into_iter(), &there, &["a"].into());
         assert_eq!(changed["a"], there["a"], "pods are on its node");
@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_gone_from_the_policies_stays_as_long_as_a_node_has_it() {
+    fn a_removed_layout_keeps_its_key_while_a_node_uses_it() {
         let there = wanted([("a", &sliced(2))].into_iter(), &BTreeMap::new(), &BTreeSet::new());
         let kept = wanted(std::iter::empty(), &there, &["a"].into());
         assert_eq!(kept, there);
@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn a_layouts_name_may_look_like_much() {
+    fn a_layout_name_may_contain_dots() {
         for (key, name) in [("a", "a"), ("a.0123abcd", "a"), ("a.b", "a.b"), ("a.0123abcz", "a.0123abcz")] {
             assert_eq!(layout_of(key), name);
         }

@@ -21,7 +21,7 @@ fn in_force() -> World {
 }
 
 #[test]
-fn a_layout_is_written_waited_for_and_in_force_once_the_node_shows_it() {
+fn a_layout_is_in_force_once_the_node_shows_its_devices() {
     let mut world = World::new(&[("a", sliced(4))]).node("n", "a", T4);
     let first = world.decide();
     assert!(first.config_map.is_some() && first.nodes["n"].write.is_none(), "the key has to be there first");
@@ -52,7 +52,7 @@ fn nothing_is_changed_while_a_pod_holds_a_device() {
 }
 
 #[test]
-fn who_holds_devices_is_asked_before_anything_is_changed() {
+fn device_holders_are_looked_up_before_a_change() {
     let mut world = World::new(&[("a", sliced(4))]).node("n", "a", T4);
     world.config_map.data = world.decide().config_map.map(|write| write.data);
     world.at("n").holders = Holders::Unknown;
@@ -85,7 +85,7 @@ fn a_plugin_that_does_not_follow_in_time_gets_its_former_configuration_again() {
 }
 
 #[test]
-fn a_failure_leads_back_to_the_last_layout_that_worked() {
+fn a_failure_rolls_back_to_the_last_layout_that_worked() {
     let mut world = in_force();
     world.policies = policies(&[("a", sliced(4)), ("b", sliced(2)), ("c", sliced(3))]);
     world.label("n", "pool", Some("b"));
@@ -103,7 +103,7 @@ fn a_failure_leads_back_to_the_last_layout_that_worked() {
 }
 
 #[test]
-fn a_layout_in_force_is_reported_when_its_devices_go_and_not_taken_back() {
+fn missing_devices_of_a_layout_in_force_are_reported_without_a_rollback() {
     let mut world = in_force();
     world.shows("n", &[("nvidia.com/gpu", 0)]);
     let state = world.state("n").unwrap();
@@ -115,7 +115,7 @@ fn a_layout_in_force_is_reported_when_its_devices_go_and_not_taken_back() {
 }
 
 #[test]
-fn what_was_there_before_comes_back_with_the_end_of_the_policy() {
+fn the_former_labels_return_when_the_policy_ends() {
     let mut world = in_force();
     world.policies = policies(&[]);
     world.hold("n", &["p"]);
@@ -176,7 +176,7 @@ fn a_changed_text_reaches_a_node_when_its_pods_have_ended() {
 }
 
 #[test]
-fn time_slices_and_shares_of_mps_are_told_apart_by_feature_discovery() {
+fn feature_discovery_distinguishes_time_slices_from_mps_shares() {
     let strategy = "nvidia.com/gpu.sharing-strategy";
     let mut world = in_force();
     world.label("n", strategy, Some("time-slicing"));
@@ -188,7 +188,7 @@ fn time_slices_and_shares_of_mps_are_told_apart_by_feature_discovery() {
 }
 
 #[test]
-fn the_mig_manager_is_waited_for_and_its_failure_takes_the_layout_back() {
+fn a_failure_of_the_mig_manager_rolls_the_layout_back() {
     let layout = json!({"migStrategy": "mixed", "migConfig": "all-1g.10gb"});
     let mut world = World::new(&[("m", layout)]).node("n", "m", A100);
     world.label("n", MIG_CONFIG, Some("all-disabled"));
@@ -213,7 +213,7 @@ fn the_mig_manager_is_waited_for_and_its_failure_takes_the_layout_back() {
 }
 
 #[test]
-fn an_admins_label_is_left_alone() {
+fn an_admins_label_stays() {
     let mut world = World::new(&[("a", sliced(4)), ("b", sliced(2))]).node("n", "a", T4);
     world.label("n", CONFIG, Some("theirs"));
     assert_eq!(world.reason("n"), "LabelByHand");
@@ -233,7 +233,7 @@ fn an_admins_label_is_left_alone() {
 }
 
 #[test]
-fn a_node_whose_label_an_admin_changed_is_his() {
+fn kerf_drops_its_record_if_an_admin_changes_the_label() {
     let mut world = in_force();
     world.label("n", CONFIG, Some("theirs"));
     assert_eq!(world.reason("n"), "LabelByHand");
@@ -243,7 +243,7 @@ fn a_node_whose_label_an_admin_changed_is_his() {
 }
 
 #[test]
-fn a_node_whose_label_an_admin_changed_is_open_whatever_is_wanted_of_it() {
+fn a_node_whose_label_an_admin_changed_gets_pods_again() {
     for meanwhile in ["Applying", "Removing"] {
         let mut world = World::new(&[("a", sliced(4))]).node("n", "a", T4);
         assert_eq!(world.reason("n"), "Applying");
@@ -261,7 +261,7 @@ fn a_node_whose_label_an_admin_changed_is_open_whatever_is_wanted_of_it() {
 }
 
 #[test]
-fn the_nodes_label_chooses_by_name_and_a_wrong_name_is_told() {
+fn the_nodes_label_selects_a_layout_and_an_unknown_name_is_reported() {
     let mut world = World::new(&[("a", sliced(4)), ("b", sliced(2))]).node("n", "none", T4);
     assert_eq!(world.state("n"), None, "no policy is for it");
     world.label("n", "kerf.dev/layout", Some("b"));
@@ -278,7 +278,7 @@ fn the_nodes_label_chooses_by_name_and_a_wrong_name_is_told() {
 }
 
 #[test]
-fn gpus_that_cannot_have_the_layout_are_left_as_they_are() {
+fn unfit_gpus_stay_unchanged() {
     let mut world = World::new(&[("m", json!({"migStrategy": "mixed", "migConfig": "all-1g.10gb"}))])
         .node("n", "m", T4)
         .with_operator(settings(None, Some(MigStrategy::Single)));
@@ -292,7 +292,7 @@ fn gpus_that_cannot_have_the_layout_are_left_as_they_are() {
 }
 
 #[test]
-fn a_node_without_gpus_hears_of_it_only_if_it_is_named() {
+fn a_node_without_gpus_gets_a_condition_only_if_its_label_names_a_layout() {
     let mut world = World::new(&[("a", sliced(4))]);
     world.nodes.insert(
         "cpu".into(),
@@ -304,7 +304,7 @@ fn a_node_without_gpus_hears_of_it_only_if_it_is_named() {
 }
 
 #[test]
-fn kerfs_own_nodes_have_no_layout() {
+fn managed_nodes_have_no_layout() {
     for (key, value) in [("kerf.dev/managed", "true"), ("nos.nebuly.com/gpu-partitioning", "mig")] {
         let mut world = in_force();
         world.label("n", key, Some(value));
@@ -315,7 +315,7 @@ fn kerfs_own_nodes_have_no_layout() {
 }
 
 #[test]
-fn a_config_map_that_cannot_be_written_is_told() {
+fn a_config_map_that_cannot_be_written_is_reported() {
     let mut world = World::new(&[("a", sliced(4))]).node("n", "a", T4);
     world.config_map.error = Some("namespaces \"gpu-operator\" not found".to_owned());
     let decision = world.decide();
@@ -334,7 +334,7 @@ fn an_unreadable_record_stops_everything_on_its_node() {
 }
 
 #[test]
-fn a_cluster_policy_names_the_config_map_before_nodes_are_labelled_and_is_led_back_at_the_end() {
+fn the_cluster_policy_is_written_before_the_nodes_and_restored_after_them() {
     let before = settings(None, Some(MigStrategy::Single));
     let mut world = World::new(&[("a", sliced(4))]).node("n", "a", T4).with_operator(before.clone());
     let first = world.decide();
@@ -359,7 +359,7 @@ fn a_cluster_policy_names_the_config_map_before_nodes_are_labelled_and_is_led_ba
 }
 
 #[test]
-fn a_cluster_policy_with_a_config_map_of_the_admins_stops_everything() {
+fn an_admins_config_map_in_the_cluster_policy_blocks_layouts() {
     let theirs = settings(Some("theirs"), None);
     let mut world = World::new(&[("a", sliced(4))]).node("n", "a", T4).with_operator(theirs.clone());
     let state = world.state("n").unwrap();
@@ -368,7 +368,7 @@ fn a_cluster_policy_with_a_config_map_of_the_admins_stops_everything() {
 }
 
 #[test]
-fn an_operator_at_work_is_waited_for() {
+fn a_busy_operator_delays_the_layout() {
     let mut world = World::new(&[("a", sliced(4))]).node("n", "a", T4).with_operator(settings(None, None));
     world.cluster_policy.as_mut().unwrap().is_ready = false;
     assert_eq!((world.reason("n"), world.config("n")), ("Preparing", None));
@@ -377,7 +377,7 @@ fn an_operator_at_work_is_waited_for() {
 }
 
 #[test]
-fn an_operator_that_has_not_begun_is_ready_for_what_was_before() {
+fn a_fresh_write_waits_for_the_operator_to_start() {
     let mut world = World { config_delay: 90, ..World::new(&[("a", sliced(4))]) }.node("n", "a", T4);
     world.hold("n", &["p"]);
     world.settle();
@@ -531,7 +531,7 @@ fn the_end_of_all_layouts_renames_no_mig_devices_that_pods_hold() {
 }
 
 #[test]
-fn a_strategy_that_is_led_back_before_it_was_everywhere_closes_nodes_that_had_not_followed() {
+fn a_restored_strategy_closes_nodes_that_had_not_followed() {
     let mut world = cut_by_hand();
     let (single, mixed) =
         (settings(None, Some(MigStrategy::Single)), settings(None, Some(MigStrategy::Mixed)));
@@ -548,7 +548,7 @@ fn a_strategy_that_is_led_back_before_it_was_everywhere_closes_nodes_that_had_no
 }
 
 #[test]
-fn a_config_map_that_a_node_has_by_hand_stays_in_the_cluster_policy() {
+fn a_config_map_in_use_by_hand_stays_in_the_cluster_policy() {
     let mut world = World::new(&[("a", sliced(4))])
         .node("n", "a", T4)
         .node("mine", "none", T4)
@@ -586,7 +586,7 @@ fn the_strategy_of_a_layout_in_force_goes_before_that_of_one_that_is_wanted() {
 }
 
 #[test]
-fn a_layout_that_lost_its_devices_to_another_strategy_says_so() {
+fn a_layout_that_lost_its_devices_to_another_strategy_reports_a_conflict() {
     let layout = |strategy: &str| json!({"migStrategy": strategy, "migConfig": "all-1g.10gb"});
     let mut world = World::new(&[("x", layout("mixed")), ("y", layout("single"))])
         .node("a", "x", A100)
@@ -601,7 +601,7 @@ fn a_layout_that_lost_its_devices_to_another_strategy_says_so() {
 }
 
 #[test]
-fn mig_devices_of_a_node_that_no_policy_is_for_are_not_renamed() {
+fn mig_devices_of_an_unselected_node_are_not_renamed() {
     let mut world = World::new(&[("m", json!({"migStrategy": "mixed", "migConfig": "all-1g.10gb"}))])
         .node("mine", "m", A100)
         .node("theirs", "none", &format!("{A100}-MIG-1g.10gb"))
@@ -613,7 +613,7 @@ fn mig_devices_of_a_node_that_no_policy_is_for_are_not_renamed() {
 }
 
 #[test]
-fn no_pod_comes_to_a_node_that_was_led_back_before_its_plugin_has_followed() {
+fn a_rolled_back_node_stays_closed_until_its_plugin_has_followed() {
     let mut world = in_force();
     world.policies = policies(&[]);
     assert_eq!(world.reason("n"), "Removing");
@@ -649,7 +649,7 @@ fn a_layout_that_is_wanted_again_while_it_is_removed_is_begun_anew() {
 }
 
 #[test]
-fn gpus_that_are_cut_back_are_waited_for() {
+fn a_rollback_waits_for_the_mig_manager() {
     let layout = json!({"migStrategy": "mixed", "migConfig": "all-1g.10gb"});
     let mut world = World::new(&[("m", layout)]).node("n", "m", A100);
     world.label("n", MIG_CONFIG, Some("all-disabled"));
@@ -681,7 +681,7 @@ fn gpus_that_are_cut_back_are_waited_for() {
 }
 
 #[test]
-fn devices_from_before_and_an_older_success_keep_no_promise() {
+fn earlier_devices_and_an_older_success_do_not_count() {
     let state = "nvidia.com/mig.config.state";
     let begun = || {
         let layout = json!({"migStrategy": "mixed", "migConfig": "all-balanced"});
@@ -713,7 +713,7 @@ fn devices_from_before_and_an_older_success_keep_no_promise() {
 }
 
 #[test]
-fn a_plugin_that_refuses_what_it_offered_before_is_led_back() {
+fn a_plugin_that_stops_offering_devices_is_rolled_back() {
     let mut world = World::new(&[("s", json!({"migStrategy": "single"}))]).node("n", "s", A100);
     assert_eq!(world.reason("n"), "Applying", "it shows whole GPUs under the same name");
     world.shows("n", &[]);
@@ -722,7 +722,7 @@ fn a_plugin_that_refuses_what_it_offered_before_is_led_back() {
 }
 
 #[test]
-fn what_was_begun_ends_whatever_is_wanted_meanwhile() {
+fn a_begun_change_ends_whatever_is_wanted_meanwhile() {
     let misspelt: fn(&mut World) = |world| world.label("n", "kerf.dev/layout", Some("c"));
     let unfit: fn(&mut World) = |world| world.label("n", "kerf.dev/layout", Some("m"));
     let unreadable: fn(&mut World) = |world| {
@@ -760,7 +760,7 @@ fn what_was_begun_ends_whatever_is_wanted_meanwhile() {
 }
 
 #[test]
-fn what_failed_is_not_tried_again_for_labels_that_the_failure_changed() {
+fn a_failed_layout_is_not_retried_for_labels_that_the_failure_changed() {
     let layout = json!({"migStrategy": "single", "migConfig": "all-1g.10gb"});
     let mut world = World::new(&[("m", layout)]).node("n", "m", A100);
     world.settle();

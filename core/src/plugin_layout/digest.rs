@@ -16,7 +16,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_differs_anywhere_differs() {
+    fn different_parts_have_different_digests() {
         let all = [vec!["a", "b"], vec!["ab"], vec!["a", "b", ""], vec!["a", "c"]];
         let digests: std::collections::BTreeSet<_> =
             all.iter().map(|parts| digest(parts.iter().copied())).collect();

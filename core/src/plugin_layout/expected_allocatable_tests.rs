@@ -21,7 +21,7 @@ fn sliced(replicas: u32, renamed: bool) -> Sharing {
 }
 
 #[test]
-fn a_layout_says_what_a_node_will_show() {
+fn a_layout_predicts_the_allocatable() {
     let (none, single, mixed) = (MigStrategy::None, MigStrategy::Single, MigStrategy::Mixed);
     let mps = Sharing::Mps { replicas: 4, renamed: false };
     for (layout, expected) in [
@@ -44,7 +44,7 @@ fn a_layout_says_what_a_node_will_show() {
 }
 
 #[test]
-fn gpus_that_cannot_have_a_layout_are_told_why() {
+fn unfit_gpus_are_refused_with_the_reason() {
     let (single, mixed) = (MigStrategy::Single, MigStrategy::Mixed);
     let mps = |replicas| layout(MigStrategy::None, None, Sharing::Mps { replicas, renamed: false });
     let t4 = gpus("Tesla-T4", "7", "5");
@@ -70,7 +70,7 @@ fn gpus_that_cannot_have_a_layout_are_told_why() {
 }
 
 #[test]
-fn a_promise_is_kept_when_the_node_shows_just_that() {
+fn a_promise_is_kept_if_the_node_shows_exactly_that() {
     let eight = ExpectedAllocatable::Counts(numbers(&[("nvidia.com/gpu", 8)]));
     let some = ExpectedAllocatable::Some { prefix: "nvidia.com/mig-".to_owned(), shared: false, multiple: 2 };
     let renamed = ExpectedAllocatable::Some { prefix: GPU.to_owned(), shared: true, multiple: 4 };

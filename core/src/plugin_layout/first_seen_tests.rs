@@ -19,7 +19,7 @@ fn written(world: &World) -> NodeRecord {
 }
 
 #[test]
-fn a_new_leader_goes_on_where_the_old_one_stopped_and_gives_the_plugin_all_its_time() {
+fn a_new_leader_gives_the_plugin_the_whole_timeout() {
     let mut world = World::new(&[("a", sliced(4))]).node("n", "a", T4);
     world.settle();
     assert_eq!(written(&world).since(), Some(1000), "for people");
@@ -33,7 +33,7 @@ fn a_new_leader_goes_on_where_the_old_one_stopped_and_gives_the_plugin_all_its_t
 }
 
 #[test]
-fn a_node_that_is_led_back_is_closed_for_a_minute_of_the_leaders_own() {
+fn a_rolled_back_node_is_closed_for_a_minute_by_the_leaders_clock() {
     let mut world = World::new(&[("a", sliced(4))]).node("n", "a", T4);
     world.settle();
     world.shows("n", &[("nvidia.com/gpu", 4)]);
@@ -67,7 +67,7 @@ fn a_new_leader_labels_no_node_before_kubelets_and_gpu_operator_had_their_time()
 }
 
 #[test]
-fn nodes_whose_mig_devices_get_other_names_are_closed_for_the_time_out_of_the_leaders_own() {
+fn nodes_with_renamed_devices_are_closed_for_the_timeout_by_the_leaders_clock() {
     let mixed = OperatorSettings { mig_strategy: Some(MigStrategy::Mixed), ..OperatorSettings::default() };
     let mut world = World::new(&[]).node("n", "none", T4).with_operator(mixed.clone());
     let renaming =
@@ -86,7 +86,7 @@ fn nodes_whose_mig_devices_get_other_names_are_closed_for_the_time_out_of_the_le
 }
 
 #[test]
-fn a_node_that_is_told_of_its_label_by_hand_hears_nothing_of_a_new_leader() {
+fn a_new_leader_repeats_no_event_for_a_label_set_by_hand() {
     let world = World { config_delay: 90, ..World::new(&[("a", sliced(4))]) };
     let mut world = world.node("n", "none", T4);
     world.settle();
@@ -101,7 +101,7 @@ fn a_node_that_is_told_of_its_label_by_hand_hears_nothing_of_a_new_leader() {
 }
 
 #[test]
-fn another_write_is_new_and_one_that_was_gone_too() {
+fn a_changed_or_repeated_write_counts_as_new() {
     let record = |set: &str, since| {
         let progress = Progress::Applying { since, mig_had_failed: false };
         let set = PluginLabels { config: Some(set.to_owned()), mig: None };

@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_labels_leave_open_is_not_guessed() {
+    fn unknown_properties_are_not_guessed() {
         assert_eq!(gpus("NVIDIA-A100-SXM4-80GB-MIG-INVALID", "0").count, None);
         assert_eq!(gpus("NVIDIA-A100-SXM4-80GB-MIG-1g.10gb", "9").count, None);
         assert_eq!(gpus("NVIDIA-H20", "8").model, None, "two models are called so");
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_told_is_no_other_node() {
+    fn a_missing_label_is_no_difference() {
         let of = |all: &[(&str, &str)], boot: &str| {
             NodeGpus::of(&labels(all), &numbers(&[("nvidia.com/gpu", 8)]), boot).unwrap().fingerprint
         };

@@ -158,7 +158,7 @@ mod tests {
 
     /// The configuration that k8s-device-plugin v0.19.3 reads.
     #[test]
-    fn configurations_are_in_the_plugins_words() {
+    fn configurations_have_the_plugins_format() {
         let sliced = Sharing::TimeSlicing { replicas: 4, renamed: false, fail_greater_than_one: true };
         let renamed = Sharing::TimeSlicing { replicas: 2, renamed: true, fail_greater_than_one: false };
         let texts = [
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn where_it_is_open_how_gpus_are_cut_every_profile_is_shared() {
+    fn every_profile_is_shared_if_the_cut_is_unknown() {
         let sliced = Sharing::TimeSlicing { replicas: 4, renamed: false, fail_greater_than_one: false };
         let text = layout(MigStrategy::Mixed, Some("all-balanced"), sliced).config();
         assert_eq!(text.matches("- name: ").count(), catalog::profiles().len() + 1);
@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn the_digest_tells_layouts_apart_that_differ_in_the_cut_only() {
+    fn the_digest_differs_if_only_the_cut_differs() {
         let cut = |config| layout(MigStrategy::Mixed, config, Sharing::None).digest();
         assert_ne!(cut(Some("all-1g.10gb")), cut(None));
     }

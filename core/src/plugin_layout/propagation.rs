@@ -85,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn labels_are_followed_when_devices_changed_or_a_minute_passed_and_nobody_cuts() {
+    fn labels_are_followed_after_a_change_of_devices_or_a_minute() {
         let before = node("success", 4);
         let set = |mig: Option<&str>| PluginLabels { config: None, mig: mig.map(str::to_owned) };
         let plain = Lag::begin(&before, &set(None), 1000);
@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn a_plugin_that_comes_up_with_the_former_labels_has_not_left_them() {
+    fn a_plugin_that_starts_with_the_former_labels_has_not_followed() {
         let lag = Lag::begin(&node("success", 0), &PluginLabels::default(), 1000);
         let promise = ExpectedAllocatable::Counts([("nvidia.com/gpu".to_owned(), 4)].into());
         for (devices, after, has_left) in [(4, 59, false), (1, 1, true), (4, 60, true)] {

@@ -131,7 +131,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_record_is_read_as_it_is_written_and_by_a_newer_kerf_too() {
+    fn a_record_is_read_as_it_is_written_and_ignores_unknown_fields() {
         let record = NodeRecord {
             layout: "a".to_owned(),
             digest: "d".to_owned(),

@@ -109,7 +109,7 @@ fn is_overdue(world: &World, node: &str) -> bool {
 
 proptest! {
     #[test]
-    fn no_life_changes_a_node_under_its_pods_and_all_ends_as_it_began(steps in steps(), operator in any::<bool>()) {
+    fn no_history_changes_a_node_under_its_pods_and_the_first_state_returns(steps in steps(), operator in any::<bool>()) {
         let mut world = World::new(&[]);
         for (name, product) in NODES {
             world = world.node(name, "l0", product);

@@ -35,14 +35,14 @@ fn a_typo_is_an_error_that_names_it() {
 }
 
 #[test]
-fn a_list_that_names_nobody_is_refused_and_does_not_mean_everybody() {
+fn an_empty_list_is_refused() {
     let matched = json!({"namespaces": []});
     let error = serde_json::from_value::<PodMatch>(matched).unwrap_err().to_string();
     assert!(error.contains("the list is empty"), "{error}");
 }
 
 #[test]
-fn what_leaves_something_to_ask_for_is_good() {
+fn a_policy_that_leaves_something_to_ask_for_is_valid() {
     for changes in [
         json!({}),
         json!({"sizes": {"minGb": 5, "maxGb": 40, "stepGb": 5}}),

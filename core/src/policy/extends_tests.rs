@@ -38,7 +38,7 @@ fn the_clusters_weights_are_not_inherited() {
 }
 
 #[test]
-fn a_field_is_the_nearest_policys_and_never_a_part_of_two() {
+fn a_field_comes_whole_from_the_nearest_policy() {
     let drafts = [
         base(),
         draft(
@@ -76,7 +76,7 @@ fn a_field_is_the_nearest_policys_and_never_a_part_of_two() {
 }
 
 #[test]
-fn what_cannot_be_extended_is_told_at_the_field() {
+fn an_invalid_extends_is_reported_at_its_field() {
     let drafts = [
         base(),
         draft("deny", json!({"deny": "no"})),
@@ -97,7 +97,7 @@ fn what_cannot_be_extended_is_told_at_the_field() {
 
 /// Inheritance goes through JSON, so every field must survive the round trip; otherwise the inherited value would differ.
 #[test]
-fn a_policy_that_extends_and_says_nothing_is_its_base() {
+fn a_policy_that_only_extends_equals_its_base() {
     let all = json!({
         "defaultIsolation": "memory", "isolation": {"memory": ["mig", "whole"]}, "models": ["H100-80GB"],
         "kindsByModel": {"H100-80GB": ["mig"]}, "nodeSelector": {"pool": "a"}, "tolerations": [{"operator": "Exists"}],

@@ -130,7 +130,7 @@ proptest! {
     }
 
     #[test]
-    fn what_covers_a_policy_matches_all_that_it_matches(wide in matches(), narrow in matches(), pod in pods()) {
+    fn a_covering_policy_matches_every_pod_of_the_covered_one(wide in matches(), narrow in matches(), pod in pods()) {
         prop_assert!(!wide.covers(&narrow) || !narrow.is_for(&pod) || wide.is_for(&pod), "{wide:?} {narrow:?}");
     }
 
@@ -141,7 +141,7 @@ proptest! {
 }
 
 #[test]
-fn what_keeps_a_policy_away_is_said_by_its_field() {
+fn a_mismatch_names_its_field() {
     let pod = PodFacts {
         namespace: "web".into(),
         labels: [("team".to_owned(), "b".to_owned())].into(),

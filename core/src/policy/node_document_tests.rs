@@ -31,7 +31,7 @@ fn the_rules_are_what_the_document_says() {
 }
 
 #[test]
-fn a_policy_that_says_nothing_is_for_every_node_and_changes_nothing() {
+fn an_empty_policy_selects_every_node_and_changes_nothing() {
     let rules: NodeRules = document(json!({})).try_into().unwrap();
     assert!(rules.managed().unwrap().is_default());
     assert!(rules.nodes.is_for(&"any".into(), &BTreeMap::new()));
@@ -84,7 +84,7 @@ fn every_mistake_names_its_field() {
 }
 
 #[test]
-fn a_layout_of_nvidias_plugin_is_for_nodes_that_are_not_kerfs_own() {
+fn a_plugin_layout_is_for_static_nodes() {
     let read = |plugin: Value| -> NodeRules { document(json!({"plugin": plugin})).try_into().unwrap() };
     let sliced = read(json!({"timeSlicing": {"replicas": 4, "renameByDefault": true}}));
     assert_eq!(sliced.managed(), None);

@@ -48,7 +48,7 @@ fn a_policy_that_is_never_reached_is_found() {
 }
 
 #[test]
-fn a_policy_for_some_namespaces_by_label_takes_those_of_a_narrower_one() {
+fn a_wider_namespace_selector_covers_a_narrower_one() {
     let selecting = |name: &str, expressions: Value| {
         pod_policy(name, json!({"match": {"namespaceSelector": {"matchExpressions": expressions}}}))
     };
@@ -140,7 +140,7 @@ fn the_first_policy_that_names_a_node_holds_for_it() {
 }
 
 #[test]
-fn layouts_of_nvidias_plugin_and_policies_of_kerfs_own_nodes_do_not_meet() {
+fn plugin_layouts_and_policies_of_managed_nodes_are_independent() {
     let layout = json!({"plugin": {"timeSlicing": {"replicas": 4}}});
     let policies = Policies {
         nodes: vec![

@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn most_policies_for_other_labels_and_names_are_told_at_once() {
+    fn signatures_rule_out_most_policies_for_other_pods() {
         let labels = |team: &str| PodMatch {
             labels: [("team".to_owned(), team.to_owned())].into(),
             ..PodMatch::default()
@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_listed_keeps_nobody_away() {
+    fn a_pattern_or_an_empty_list_rules_out_no_pod() {
         let beginnings = PodMatch {
             namespaces: vec!["other".to_owned(), "research*".to_owned()],
             priority_classes: Vec::new(),

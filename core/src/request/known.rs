@@ -111,7 +111,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_typo_is_told_with_the_key_that_was_meant() {
+    fn a_typo_is_refused_with_the_nearest_key() {
         for (typo, meant) in [
             ("kerf.dev/gpu-memroy", "kerf.dev/gpu-memory"),
             ("kerf.dev/gpu-memroy.main", "kerf.dev/gpu-memory.main"),

@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn terms_are_alternatives_and_what_is_in_one_must_all_be_so() {
+    fn terms_are_alternatives_and_all_parts_of_a_term_must_hold() {
         let zone = |values: Value| json!({"key": "zone", "operator": "In", "values": values});
         let name = |operator: &str, values: Value| json!({"matchFields": [{"key": "metadata.name", "operator": operator, "values": values}]});
         let both = |a: Value, b: Value| json!({"matchExpressions": [a, b]});
@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_must_be_what_selector_name_and_affinity_say() {
+    fn a_node_must_meet_selector_name_and_affinity() {
         for (spec, expected) in [
             (json!({}), true),
             (json!({"nodeSelector": null, "affinity": null}), true),

@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn an_init_container_holds_what_the_later_ones_leave_over() {
+    fn an_init_container_holds_what_later_containers_leave() {
         let held = |list| held(&claims(list));
         assert_eq!(held(&[('i', 3), ('a', 1)]), [2, 1]);
         assert_eq!(held(&[('i', 1), ('i', 2), ('a', 1), ('a', 1)]), [0, 0, 1, 1]);
@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn how_many_devices_a_pod_holds_is_read_from_the_limits() {
+    fn a_pods_devices_are_counted_from_its_limits() {
         let container = |name: &str, limits| json!({"name": name, "resources": {"limits": limits}});
         let mut proxy = container("proxy", json!({"nvidia.com/gpu-4gb": "1"}));
         proxy["restartPolicy"] = json!("Always");

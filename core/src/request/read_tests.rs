@@ -82,7 +82,7 @@ fn every_spelling_asks_for_the_same() {
 }
 
 #[test]
-fn a_limit_beside_an_annotation_says_how_many_unless_both_do() {
+fn a_limit_gives_the_count_beside_an_annotation() {
     let of = |annotated: Option<&str>, limit: &str| {
         let mut notes = json!({"kerf.dev/gpu-memory": "10Gi"});
         if let Some(count) = annotated {
@@ -106,7 +106,7 @@ fn a_limit_may_ask_for_several_and_for_an_exact_slice() {
 }
 
 #[test]
-fn nothing_of_nvidias_names_asks_for_nothing_and_nothing_of_kerfs_is_refused() {
+fn zero_of_nvidias_names_asks_for_nothing_and_zero_of_kerfs_is_refused() {
     let of = |name: &str, amount: Value| ours(&pod(json!({}), limits(json!({name: amount}))));
     for name in
         ["nvidia.com/mig-1g.10gb", "nvidia.com/mig-1c.3g.40gb", "nvidia.com/gpu-10gb", "nvidia.com/gpu"]
@@ -119,7 +119,7 @@ fn nothing_of_nvidias_names_asks_for_nothing_and_nothing_of_kerfs_is_refused() {
 }
 
 #[test]
-fn annotations_ask_for_counts_and_profiles_of_one_container_or_another() {
+fn annotations_give_counts_and_profiles_by_container() {
     let notes = json!({
         "kerf.dev/gpu-memory.main": "10Gi", "kerf.dev/gpu-count.main": "2",
         "kerf.dev/gpu-profile.side": "1g.10gb", "kerf.dev/compute.main": "30", "kerf.dev/compute": "50",
@@ -154,7 +154,7 @@ fn a_strict_size_is_the_memory_that_was_written() {
 }
 
 #[test]
-fn a_pod_says_its_class_and_its_gpus() {
+fn class_and_gpus_are_read_from_annotations() {
     let notes = json!({
         "kerf.dev/gpu-memory": "10Gi", "kerf.dev/isolation": "hardware",
         "kerf.dev/gpu-model": "H100-80GB", "kerf.dev/gpu-uuid-not": "GPU-1",
@@ -196,7 +196,7 @@ fn init_containers_and_sidecars_ask_as_app_containers_do() {
 }
 
 #[test]
-fn others_names_beside_kerfs_are_refused_unless_there_are_none_of_them() {
+fn names_of_dialects_beside_kerfs_are_refused_unless_zero() {
     let of = |limits_: Value| ours(&pod(json!({}), limits(limits_)));
     for (name, dialect) in [
         ("nvidia.com/gpu", Dialect::Nvidia),
@@ -266,7 +266,7 @@ fn name() -> impl Strategy<Value = String> {
 
 proptest! {
     #[test]
-    fn any_pod_is_read_or_refused_and_never_a_panic(
+    fn any_pod_is_read_or_refused_without_a_panic(
         annotations in prop::collection::btree_map(key(), text(), 0..4),
         first in prop::collection::btree_map(name(), text(), 0..3),
         second in prop::collection::btree_map(name(), text(), 0..2),
@@ -294,7 +294,7 @@ proptest! {
     }
 
     #[test]
-    fn any_json_is_a_pod_or_none(text in "[{}\\[\\]\":,a-z0-9 ]{0,64}") {
+    fn any_json_is_read_without_a_panic(text in "[{}\\[\\]\":,a-z0-9 ]{0,64}") {
         if let Ok(pod) = serde_json::from_str::<PodView>(&text) {
             let _ = ours(&pod);
         }

@@ -49,7 +49,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_gpu_must_be_in_what_is_named_and_in_nothing_that_is_excluded() {
+    fn a_gpu_must_be_selected_and_not_excluded() {
         let gpu = GpuUuid::new("GPU-1");
         let admits = |json: &str| {
             let selection: GpuSelection = serde_json::from_str(json).unwrap();

@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn what_names_no_gpu_is_refused() {
+    fn a_malformed_selection_is_refused() {
         for bad in ["", "H100-80GB,", "H100 80GB", "a/b"] {
             assert!(
                 matches!(selected(json!({"kerf.dev/gpu-model": bad})), Err(AskError::Model { .. })),

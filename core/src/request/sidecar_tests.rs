@@ -109,7 +109,7 @@ fn who(pod: &PodView, sidecars: Option<&[String]>) -> Result<Vec<String>, AskErr
 }
 
 #[test]
-fn an_annotation_without_a_name_means_the_container_that_nobody_injected() {
+fn an_annotation_without_a_name_means_the_container_that_was_not_injected() {
     for (what, pod, own) in pods() {
         let names_default = pod["metadata"]["annotations"][keys::DEFAULT_CONTAINER].is_string();
         let asked = who(&asking(pod, &[(keys::GPU_MEMORY, "10Gi")]), None);
@@ -127,7 +127,7 @@ fn an_annotation_without_a_name_means_the_container_that_nobody_injected() {
 
 /// The order of the webhooks matters for such a pod, as `docs/reference/requests.md` explains.
 #[test]
-fn a_pod_with_two_containers_is_refused_before_istio_and_taken_after_it() {
+fn a_pod_with_two_containers_is_refused_before_istio_and_accepted_after_it() {
     let own = json!([container("hello"), container("world")]);
     let notes = [(keys::GPU_MEMORY, "10Gi")];
     let before = who(&asking(injected(json!({}), json!([]), own), &notes), None);
@@ -145,7 +145,7 @@ fn every_key_without_a_name_means_the_same_container() {
 }
 
 #[test]
-fn the_default_container_is_meant_wherever_it_stands() {
+fn the_default_container_is_meant_at_any_position() {
     for (what, pod, own) in pods() {
         for named in own {
             let notes = [(keys::GPU_MEMORY, "10Gi"), (keys::DEFAULT_CONTAINER, named)];
@@ -183,7 +183,7 @@ fn a_policy_lists_other_sidecars() {
 }
 
 #[test]
-fn a_pod_without_containers_is_told_so() {
+fn a_pod_without_containers_is_refused() {
     let error = who(&asking(injected(json!({}), json!([]), json!([])), &[(keys::GPU_MEMORY, "10Gi")]), None)
         .unwrap_err();
     assert_eq!(
@@ -193,7 +193,7 @@ fn a_pod_without_containers_is_told_so() {
 }
 
 #[test]
-fn kais_first_container_is_none_that_was_injected() {
+fn kais_first_container_skips_injected_ones() {
     let dialects = [Dialect::Kai].into();
     let reading = Reading {
         dialects: &dialects,
@@ -209,7 +209,7 @@ fn kais_first_container_is_none_that_was_injected() {
 proptest! {
     /// An injector that only adds a container may run before kerf or after it.
     #[test]
-    fn a_sidecar_changes_nothing_about_who_is_meant(
+    fn a_sidecar_does_not_change_which_container_is_meant(
         own in prop::collection::btree_set("[a-d]", 1..4),
         default in prop::option::of("[a-e]"),
         proxy in prop::sample::select(vec!["istio-proxy", "linkerd-proxy"]),

@@ -120,7 +120,7 @@ fn models(
 const HAMI: &str = "nvidia.com/use-gputype";
 
 #[test]
-fn a_model_that_nobody_can_serve_is_refused_with_the_nearest() {
+fn a_model_that_nothing_can_serve_is_refused_with_the_nearest() {
     let refused = |key: &str, text: &str| models(&[(key, text)], &[], &Policies::default()).unwrap_err();
     for (key, text, nearest) in [
         (keys::GPU_MODEL, "T4", "T4-16GB"),
@@ -162,7 +162,7 @@ fn a_model_of_the_cluster_or_of_a_policy_is_known() {
 }
 
 #[test]
-fn an_unknown_model_is_told_where_the_pod_can_be_served_without_it() {
+fn an_unknown_model_causes_a_warning_if_the_pod_can_be_served_without_it() {
     let told = |key: &str, text: &str| models(&[(key, text)], &[], &Policies::default()).unwrap().1;
     for (key, text) in [
         (keys::GPU_MODEL, "T4-16GB,T5-16GB"),

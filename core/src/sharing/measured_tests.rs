@@ -138,7 +138,7 @@ fn the_form_with_cubes_and_the_line_leave_the_bar() {
 }
 
 #[test]
-fn what_is_needed_of_a_full_gpu_is_more_than_what_neighbours_feel_before() {
+fn need_is_larger_than_pressure() {
     let near = |need: Need, expected: f64| (need.get() - expected).abs() < 0.005;
     assert!(near(a100().need(), 0.52) && near(a100().pressure(), 0.34));
     assert!(near(h200().need(), 0.36) && near(h200().pressure(), 0.17));

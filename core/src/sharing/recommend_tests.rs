@@ -42,7 +42,7 @@ fn told(advice: &Advice) -> (Kind, u32, Bound, Why) {
 }
 
 #[test]
-fn an_a100_is_shared_by_what_the_tenants_are() {
+fn the_recommendation_depends_on_the_tenants() {
     use IsolationClass::{Hardware, Memory, None};
     let always = yolos();
     let seldom = yolos().with_duty(duty(0.065));
@@ -69,7 +69,7 @@ fn an_a100_is_shared_by_what_the_tenants_are() {
 }
 
 #[test]
-fn what_was_passed_over_is_told_with_its_reason() {
+fn kinds_that_were_passed_over_have_a_reason() {
     let hardware = advice(wish(yolos(), IsolationClass::Hardware, Target::None));
     let expected = [
         (Kind::Whole, PassedOver::LessDone),
@@ -85,7 +85,7 @@ fn what_was_passed_over_is_told_with_its_reason() {
 }
 
 #[test]
-fn what_no_way_serves_is_refused_with_what_is_in_the_way() {
+fn a_wish_that_no_kind_serves_is_refused_with_reasons() {
     let refused =
         |wish: Wish, kinds: &[Kind]| recommend(&wish, &supply(&table(), kinds)).unwrap_err().passed_over;
     let slow = refused(wish(yolos(), IsolationClass::None, Target::Mean(latency(0.05))), &Kind::ALL);
@@ -180,7 +180,7 @@ proptest! {
 
     /// If only one other way is offered, its throughput is at most a tenth above that of the recommendation.
     #[test]
-    fn no_other_way_gets_much_more_done(wish in any_wish()) {
+    fn no_other_kind_has_much_more_throughput(wish in any_wish()) {
         let table = table();
         let Ok(advice) = recommend(&wish, &supply(&table, &Kind::ALL)) else { return Ok(()) };
         for kind in Kind::ALL {

@@ -29,7 +29,7 @@ fn slowdown(workload: Workload, technology: Technology, copies: u32) -> f64 {
 }
 
 #[test]
-fn runs_that_say_nothing_are_refused_with_a_remedy() {
+fn runs_without_a_result_are_refused_with_a_remedy() {
     let fit = |copies, mean| Run::new(copies, mean).and_then(|run| Workload::fit(latency(0.1), run));
     for mean in [0.0, -0.1, f64::NAN, f64::INFINITY] {
         assert_eq!(fit(7, mean), Err(FitError::NoTime), "{mean}");
@@ -43,7 +43,7 @@ fn runs_that_say_nothing_are_refused_with_a_remedy() {
 }
 
 #[test]
-fn a_run_that_is_faster_by_noise_only_is_one_without_interference() {
+fn a_run_faster_by_noise_counts_as_without_interference() {
     let fitted = Workload::fit(latency(0.1), Run::new(5, 0.098).unwrap()).unwrap();
     assert_eq!((fitted.need().get(), fitted.pressure().get()), (0.2, 0.0));
 }
@@ -75,7 +75,7 @@ fn a_technology_is_read_as_it_is_written() {
 
 /// The mean of a shared processor, 1 / (1 - load of the others), which is 1 + load if the load is small.
 #[test]
-fn open_loops_below_saturation_are_a_shared_processor() {
+fn open_loops_below_saturation_behave_like_a_shared_processor() {
     let tenth = workload(1.0, 1.0).with_duty(duty(0.1));
     assert!(near(slowdown(tenth, Technology::MPS, 7), 1.0 / (1.0 - 6.0 * 0.1)));
     let seldom = workload(0.5, 0.5).with_duty(duty(0.01));
@@ -84,7 +84,7 @@ fn open_loops_below_saturation_are_a_shared_processor() {
 }
 
 #[test]
-fn open_loops_beyond_saturation_are_closed_loops() {
+fn open_loops_beyond_saturation_behave_like_closed_loops() {
     let busy = workload(0.9, 0.8);
     for technology in [Technology::MPS, TURNS] {
         let open = slowdown(busy.with_duty(duty(0.5)), technology, 8);
@@ -94,7 +94,7 @@ fn open_loops_beyond_saturation_are_closed_loops() {
 
 /// More copies than were measured have at most the throughput that was measured with 7 copies.
 #[test]
-fn beyond_the_copies_that_ran_nothing_is_promised_but_their_throughput() {
+fn more_copies_than_measured_have_the_measured_throughput() {
     let fitted = Workload::fit(latency(0.1), Run::new(7, 0.25).unwrap()).unwrap();
     assert!(near(slowdown(fitted, Technology::MPS, 7), 2.5));
     assert!(near(slowdown(fitted, Technology::MPS, 14), 5.0));
@@ -112,7 +112,7 @@ fn a_limit_of_threads_slows_its_own_tenant_only() {
 }
 
 #[test]
-fn tenants_may_keep_so_much_of_a_gpu_busy() {
+fn tenants_are_admitted_up_to_the_busy_limit() {
     let tenth = workload(0.5, 0.4).with_duty(duty(0.1));
     assert_eq!((tenth.busy(Sharing::Mps), tenth.busy(Sharing::TimeSlicing)), (Busy(50), Busy(100)));
     assert_eq!(admits(Sharing::Mps, &[tenth; 14]), Ok(()));
@@ -162,14 +162,14 @@ proptest! {
     }
 
     #[test]
-    fn one_more_neighbour_makes_nobody_faster(tenants in any_tenants(), next in any_workload()) {
+    fn one_more_neighbour_makes_no_tenant_faster(tenants in any_tenants(), next in any_workload()) {
         let mut more = tenants.clone();
         more.push(Tenant { workload: next, technology: tenants[0].technology });
         prop_assert!(nobody_is_faster(&tenants, &more));
     }
 
     #[test]
-    fn a_busier_neighbour_makes_nobody_faster(tenants in any_tenants(), busier in 0.0..1.0) {
+    fn a_busier_neighbour_makes_no_tenant_faster(tenants in any_tenants(), busier in 0.0..1.0) {
         let mut after = tenants.clone();
         let now = after[0].workload.duty().get();
         after[0].workload = after[0].workload.with_duty(duty(now.max(busier)));
@@ -187,7 +187,7 @@ proptest! {
     }
 
     #[test]
-    fn a_fence_is_not_passed(tenants in any_tenants(), fenced in any_workload()) {
+    fn an_isolated_tenant_is_not_slowed_down(tenants in any_tenants(), fenced in any_workload()) {
         let fenced = Tenant { workload: fenced, technology: Technology::Whole };
         let mut more = vec![fenced];
         more.extend(tenants);
@@ -211,7 +211,7 @@ proptest! {
     }
 
     #[test]
-    fn nobody_does_more_than_comes(tenants in any_tenants()) {
+    fn no_tenant_does_more_than_its_arrivals(tenants in any_tenants()) {
         for (tenant, prediction) in tenants.iter().zip(predict(&tenants)) {
             let comes = tenant.workload.duty().get() / tenant.workload.alone().seconds();
             prop_assert!(prediction.throughput.per_second() <= comes * (1.0 + 1e-9));

@@ -143,7 +143,7 @@ fn every_layout_is_read_from_its_labels() {
 }
 
 #[test]
-fn where_labels_and_capacity_do_not_agree_nothing_is_said_to_be_fenced() {
+fn devices_count_as_time_slices_if_labels_and_capacity_disagree() {
     let whole = a100("NVIDIA-A100-SXM4-80GB", "1", "none");
     let mps = a100("NVIDIA-A100-SXM4-80GB-SHARED", "4", "mps");
     let single = a100("NVIDIA-A100-SXM4-80GB-MIG-3g.40gb", "1", "none");
@@ -171,7 +171,7 @@ fn where_labels_and_capacity_do_not_agree_nothing_is_said_to_be_fenced() {
 }
 
 #[test]
-fn a_node_tells_of_which_names_labels_and_capacity_do_not_agree() {
+fn a_node_lists_names_whose_labels_and_capacity_disagree() {
     let mps = a100("NVIDIA-A100-SXM4-80GB-SHARED", "4", "mps");
     assert_eq!(static_node(&mps, &[("gpu", 8)]).doubts, []);
     let doubt = Doubt { name: PluginName::Gpu, there: 2, told: 8 };
@@ -182,7 +182,7 @@ fn a_node_tells_of_which_names_labels_and_capacity_do_not_agree() {
 }
 
 #[test]
-fn mig_instances_of_several_sizes_and_gpus_that_nobody_can_use_offer_nothing() {
+fn unusable_gpus_offer_nothing() {
     let invalid = a100("NVIDIA-A100-SXM4-80GB-MIG-INVALID", "0", "");
     assert!(offers(&invalid, &[("gpu", 3)]).is_empty());
     let unused = a100("NVIDIA-A100-SXM4-80GB", "0", "none");
@@ -207,7 +207,7 @@ fn a_node_is_static_if_it_has_devices_of_the_plugin_and_is_not_kerfs() {
 }
 
 #[test]
-fn a_sick_device_is_not_given_and_makes_no_doubt_of_the_labels() {
+fn an_unhealthy_device_is_not_given_and_causes_no_doubt() {
     let mps: Vec<_> = a100("NVIDIA-A100-SXM4-80GB-SHARED", "4", "mps").into();
     let mps: Vec<(String, &str)> = mps.into_iter().map(|(k, v)| (format!("nvidia.com/{k}"), v)).collect();
     let mps: Vec<(&str, &str)> = mps.iter().map(|(k, v)| (k.as_str(), *v)).collect();
@@ -218,7 +218,7 @@ fn a_sick_device_is_not_given_and_makes_no_doubt_of_the_labels() {
 }
 
 #[test]
-fn the_model_is_the_one_that_agents_tell() {
+fn the_model_has_the_name_that_agents_use() {
     for (labels, model) in [
         (A10G_TIME_SLICED, "A10G-24GB"),
         (A100_MIG_SINGLE, "A100-80GB"),
@@ -242,7 +242,7 @@ const SLICE: ResourceName = ResourceName::Plugin(PluginName::Gpu, Kind::TimeSlic
 const SINGLE: ResourceName = ResourceName::Plugin(PluginName::Gpu, Kind::Mig);
 
 #[test]
-fn a_pod_takes_one_replica_that_is_large_enough_and_fences_enough() {
+fn a_pod_takes_one_replica_with_enough_memory_and_isolation() {
     let mps = static_node(&a100("NVIDIA-A100-SXM4-80GB-SHARED", "4", "mps"), &[("gpu", 8)]);
     let placed = |document: &RequestDocument| place(&mps, &Devices::new(), document).map(|spot| spot.devices);
     assert_eq!(placed(&asks(MPS, 10, 1)), Ok([(PluginName::Gpu, 1)].into()));
@@ -270,7 +270,7 @@ fn a_pod_takes_one_replica_that_is_large_enough_and_fences_enough() {
 }
 
 #[test]
-fn what_is_taken_is_given_to_nobody_else() {
+fn taken_devices_are_given_to_no_other_pod() {
     let mixed = static_node(H100_MIXED, &[("gpu", 1), ("mig-1g.10gb", 4), ("mig-3g.40gb", 2)]);
     let profile = PluginName::Mig("1g.10gb".parse().unwrap());
     let one = request("nvidia.com/mig-1g.10gb", 1);
@@ -284,7 +284,7 @@ fn what_is_taken_is_given_to_nobody_else() {
 }
 
 #[test]
-fn a_node_of_unknown_memory_serves_only_who_asks_by_name() {
+fn a_node_of_unknown_memory_serves_requests_by_name_only() {
     let unknown = static_node(&[], &[("gpu", 4)]);
     let charge = |document: &RequestDocument| {
         place(&unknown, &Devices::new(), document).map(|spot| spot.charge.slices)
@@ -295,7 +295,7 @@ fn a_node_of_unknown_memory_serves_only_who_asks_by_name() {
 }
 
 #[test]
-fn what_wastes_least_is_taken_first_and_then_the_fuller_node() {
+fn the_least_waste_wins_and_then_the_fuller_node() {
     let cost = |labels: Given<'_>, count: u32, taken: u32, request: &RequestDocument| {
         let node = static_node(labels, &[("gpu", count)]);
         place(&node, &[(PluginName::Gpu, taken)].into(), request).unwrap().cost
@@ -310,7 +310,7 @@ fn what_wastes_least_is_taken_first_and_then_the_fuller_node() {
 proptest! {
     /// Whatever labels and devices say: no device is offered twice, and isolation is only offered if both show it.
     #[test]
-    fn no_labels_make_more_of_the_devices_than_they_are(
+    fn no_labels_overstate_the_devices(
         count in prop::option::of(0_u32..4),
         replicas in prop::option::of(0_u32..5),
         strategy in prop::sample::select(vec!["none", "time-slicing", "mps", ""]),
@@ -344,7 +344,7 @@ proptest! {
 }
 
 #[test]
-fn a_node_whose_layout_is_being_applied_says_so_and_no_other_does() {
+fn only_a_node_with_a_changing_layout_is_changing() {
     let record = |progress| NodeRecord {
         layout: "a".to_owned(),
         digest: "d".to_owned(),

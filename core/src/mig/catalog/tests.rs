@@ -39,7 +39,7 @@ fn every_model_has_the_axis_and_the_compute_slices_of_its_family() {
 }
 
 #[test]
-fn places_of_a_profile_lie_apart_on_the_axis_and_its_maximum_is_theirs() {
+fn places_of_a_profile_do_not_overlap_and_give_its_maximum() {
     for (model, entry) in entries() {
         let axis = model.mig_table().unwrap().axis();
         let slices = entry.placements().fold(0_u32, |mask, place| {
@@ -85,7 +85,7 @@ fn names_of_other_drivers_are_known_and_belong_to_a_profile_of_the_table() {
 }
 
 #[test]
-fn what_no_listing_shows_is_unsure() {
+fn models_without_a_listing_are_unsure() {
     let documented: Vec<_> = MODELS
         .iter()
         .filter(|m| m.certainty == Certainty::Documented && m.mig_table().is_some())

@@ -40,7 +40,7 @@ fn whole_gpus_of_one_pod_have_nvlinks_to_each_other() {
 }
 
 #[test]
-fn what_costs_less_comes_before_what_is_close() {
+fn cost_goes_before_closeness() {
     let larger = pairs(&["T4-16GB", "T4-16GB", "L4-24GB", "L4-24GB"]);
     check(&larger, &whole(2), &["GPU-0", "GPU-1"]);
     let odd = pairs(&["T4-16GB", "L4-24GB", "L4-24GB", "L40S-48GB"]);
@@ -48,7 +48,7 @@ fn what_costs_less_comes_before_what_is_close() {
 }
 
 #[test]
-fn a_whole_gpu_that_lies_idle_is_no_reason_to_take_one_that_is_far() {
+fn closeness_goes_before_an_idle_whole_gpu() {
     let idle = |node, gpu, id| with(node, gpu, WHOLE, Some(id));
     let node = idle(idle(pairs(&["T4-16GB"; 4]), 1, "s1"), 2, "s2");
     check(&node, &whole(2), &["GPU-1", "GPU-3"]);
@@ -57,7 +57,7 @@ fn a_whole_gpu_that_lies_idle_is_no_reason_to_take_one_that_is_far() {
 }
 
 #[test]
-fn slices_of_different_gpus_are_close_and_those_of_any_lie_as_they_did() {
+fn slices_on_different_gpus_are_placed_close_together() {
     let node = pairs(&["T4-16GB"; 4]);
     let mut slices = request("nvidia.com/gpu-4gb.shared", 2);
     slices.containers[0].distinct_gpus = true;
@@ -69,7 +69,7 @@ fn slices_of_different_gpus_are_close_and_those_of_any_lie_as_they_did() {
 }
 
 #[test]
-fn what_one_of_several_slices_asks_beyond_its_name_comes_first() {
+fn requirements_of_a_slice_go_before_closeness() {
     let mut node = pairs(&["T4-16GB"; 4]);
     node.gpus[1].memory = crate::units::MemoryMib(17_000);
     let mut two = whole(1);

@@ -40,7 +40,7 @@ fn taken(models: &[&str], sizes: &[u32]) -> NodeInventory {
 }
 
 #[test]
-fn several_gpus_are_different_ones_and_the_kubelet_is_offered_no_others() {
+fn several_gpus_are_different_and_offered_alone() {
     let two = taken(&["T4-16GB", "T4-16GB"], &[6, 0]);
     let any = placed(&two, &[(4, 2, false)]).unwrap();
     assert_eq!(gpus(&any), ["GPU-1", "GPU-1"], "several slices go where the fewest take turns");
@@ -53,7 +53,7 @@ fn several_gpus_are_different_ones_and_the_kubelet_is_offered_no_others() {
 }
 
 #[test]
-fn a_node_with_too_few_gpus_says_so() {
+fn a_node_with_too_few_gpus_is_refused_for_that() {
     let two = &["T4-16GB", "T4-16GB"];
     assert_eq!(placed(&node(two), &[(4, 3, true)]), Err(Refusal::TooFewGpus), "three slices would fit");
     assert_eq!(placed(&node(two), &[(12, 3, true)]), Err(Refusal::CountNeverFits));
@@ -64,7 +64,7 @@ fn a_node_with_too_few_gpus_says_so() {
 }
 
 #[test]
-fn all_of_a_pods_slices_of_the_name_are_of_different_gpus() {
+fn all_slices_of_the_name_are_on_different_gpus() {
     let four = node(&["T4-16GB"; 4]);
     let found = placed(&four, &[(4, 2, true), (4, 1, false), (5, 1, false)]).unwrap();
     let of_name = found.slices.iter().filter(|slice| slice.resource.size() == Some(SizeGb(4)));
@@ -107,7 +107,7 @@ fn wanted(counts: std::ops::Range<u32>) -> impl Strategy<Value = Wanted> {
 
 proptest! {
     #[test]
-    fn a_place_is_found_wherever_there_is_one_and_no_gpu_serves_a_container_twice(
+    fn a_place_is_found_if_there_is_one_and_no_gpu_serves_a_container_twice(
         wanted in prop::collection::vec(wanted(1..3), 1..3),
         used in prop::collection::vec(0_u32..15, 1..4),
     ) {
@@ -217,7 +217,7 @@ impl Kubelet {
 
 proptest! {
     #[test]
-    fn whatever_the_kubelet_picks_each_container_has_different_gpus(
+    fn each_container_has_different_gpus_whatever_the_kubelet_picks(
         pods in prop::collection::vec((prop::collection::vec((wanted(1..4), 0_usize..3), 1..4), any::<Index>()), 1..6),
         picks in prop::collection::vec(any::<Index>(), 8..16),
     ) {

@@ -41,7 +41,7 @@ fn a_pod_is_placed_on_gpus_that_it_names_only() {
 }
 
 #[test]
-fn a_selection_is_told_from_a_full_gpu_and_from_what_no_gpu_serves() {
+fn the_refusal_distinguishes_selection_full_and_impossible() {
     let node = with(node(&["H100-80GB", "H100-80GB"]), 0, h100_shape("7g.80gb", 0), None);
     let refusal = |resource: &str, count: u32| {
         let mut request = selecting(resource, r#"{"uuids": ["GPU-0"]}"#);
@@ -54,7 +54,7 @@ fn a_selection_is_told_from_a_full_gpu_and_from_what_no_gpu_serves() {
 }
 
 #[test]
-fn a_pod_that_names_gpus_by_uuid_is_alone_where_the_kubelet_could_give_it_another() {
+fn a_pod_with_uuids_is_alone_if_the_kubelet_could_give_it_another_gpu() {
     let alone = |models: &[&str], gpus: &str| {
         placed(&node(models), &selecting("nvidia.com/gpu-4gb", gpus)).unwrap().alone
     };
@@ -139,7 +139,7 @@ fn an_mps_share_with_a_part_of_the_compute_is_a_slice_of_its_own() {
 }
 
 #[test]
-fn the_parts_of_a_gpus_compute_come_to_no_more_than_all_of_it() {
+fn mps_shares_never_exceed_the_compute_of_the_gpu() {
     let share = |gb, compute| Shape::Mps { size_gb: SizeGb(gb), compute: ComputePercent::new(compute) };
     let full = with(with(node(&["T4-16GB"]), 0, share(2, 60), None), 0, share(2, 20), None);
     let may =
@@ -156,7 +156,7 @@ fn the_parts_of_a_gpus_compute_come_to_no_more_than_all_of_it() {
 }
 
 #[test]
-fn where_no_share_is_limited_none_has_compute_for_itself() {
+fn no_share_has_compute_without_compute_limits() {
     let mut free = node(&["T4-16GB"]);
     free.gpus[0].rule.mps.compute_limit = ComputeLimit::None;
     let may = |compute| placed(&free, &exacting("nvidia.com/gpu-4gb", None, compute)).is_ok();
@@ -164,7 +164,7 @@ fn where_no_share_is_limited_none_has_compute_for_itself() {
 }
 
 #[test]
-fn shares_may_come_to_more_than_the_memory_where_policy_says_so_but_none_by_itself() {
+fn policy_may_let_all_shares_together_but_none_alone_exceed_the_memory() {
     let mut node = with(node(&["T4-16GB"]), 0, Shape::mps(SizeGb(11)), None);
     let may = |node: &NodeInventory, name: &str| placed(node, &request(name, 1)).is_ok();
     assert!(may(&node, "nvidia.com/gpu-3gb") && !may(&node, "nvidia.com/gpu-4gb"));
@@ -179,7 +179,7 @@ fn shares_may_come_to_more_than_the_memory_where_policy_says_so_but_none_by_itse
 }
 
 #[test]
-fn where_one_container_wants_more_of_a_name_all_slices_of_the_name_have_it() {
+fn all_slices_of_a_name_meet_its_most_demanding_container() {
     let strict = exacting("nvidia.com/mig-1g.10gb", Some(10_240), None).containers.remove(0);
     let mut pod = request("nvidia.com/mig-1g.10gb", 1);
     let load = ContainerRequest { name: "load".to_owned(), role: Role::Init, ..strict };

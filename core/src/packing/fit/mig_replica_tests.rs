@@ -51,7 +51,7 @@ fn filled(mut spec: GpuNodeSpec, status: &GpuNodeStatus, names: &[&str]) -> GpuN
 }
 
 #[test]
-fn an_instance_is_filled_before_another_is_started_and_one_of_a_pods_own_is_shared_with_nobody() {
+fn an_instance_is_filled_before_another_is_shared() {
     let status = node_status(&["H100-80GB"]);
     let spec = filled(by_turns(3), &status, &[SHARED, WHOLE, SHARED, SHARED, SHARED]);
     assert_eq!(
@@ -73,7 +73,7 @@ fn an_instance_is_filled_before_another_is_started_and_one_of_a_pods_own_is_shar
 }
 
 #[test]
-fn the_turn_of_a_pod_that_has_ended_is_taken_first_and_an_idle_instance_is_shared_as_it_is() {
+fn a_released_replica_is_reused_first() {
     let status = node_status(&["H100-80GB"]);
     let spec = filled(by_turns(3), &status, &[SHARED, SHARED, SHARED]);
     let spec = ledger::release(&spec, &owner_in_epoch("1").uid).unwrap();
@@ -94,7 +94,7 @@ fn the_turn_of_a_pod_that_has_ended_is_taken_first_and_an_idle_instance_is_share
 }
 
 #[test]
-fn who_has_a_turn_has_no_compute_of_its_own_and_the_memory_of_the_instance() {
+fn a_replica_guarantees_no_compute_and_has_the_memory_of_its_instance() {
     let status = node_status(&["H100-80GB"]);
     let has = |compute, memory: Option<u64>| {
         let mut pod = request(SHARED, 1);
@@ -107,7 +107,7 @@ fn who_has_a_turn_has_no_compute_of_its_own_and_the_memory_of_the_instance() {
 }
 
 #[test]
-fn turns_are_kept_ready_where_policy_says_so_and_dropped_where_it_allows_them_no_longer() {
+fn replicas_are_kept_warm_and_dropped_by_policy() {
     let status = node_status(&["H100-80GB"]);
     let mut spec = by_turns(3);
     spec.policy.warm = serde_json::from_str(&format!(r#"[{{"resource": "{SHARED}", "count": 4}}]"#)).unwrap();
@@ -138,7 +138,7 @@ proptest! {
     /// Whatever pods come and go: an instance belongs to one pod, or to at most `most` pods with different replica numbers, and the planner
     /// makes all of it from an empty node.
     #[test]
-    fn an_instance_is_one_pods_or_as_many_pods_by_turns_as_policy_says(
+    fn an_instance_serves_one_pod_or_at_most_the_policys_replicas(
         most in 2_u32..6,
         turns in prop::collection::vec((0_usize..4, prop::bool::weighted(0.7), any::<prop::sample::Index>()), 1..60),
     ) {
@@ -182,7 +182,7 @@ proptest! {
 
     /// Pods that come one after the other start no new instance while an instance has a replica left.
     #[test]
-    fn as_few_instances_are_started_as_hold_the_pods(most in 2_u32..6, pods in 1_usize..=14) {
+    fn no_more_instances_are_shared_than_needed(most in 2_u32..6, pods in 1_usize..=14) {
         let status = node_status(&["H100-80GB", "H100-80GB"]);
         let spec = filled(by_turns(most), &status, &vec![SHARED; pods]);
         let instances: BTreeSet<_> = spec.slices.iter().map(|s| (s.gpu.clone(), s.shape.instance())).collect();

@@ -79,7 +79,7 @@ fn mps_shares_by_size_are_not_cut_from_a_gpu_that_is_shared_in_equal_parts() {
 }
 
 #[test]
-fn an_equal_share_serves_who_asks_for_no_more_memory_and_compute_than_it_has() {
+fn an_equal_share_serves_requests_within_its_memory_and_compute() {
     let status = node_status(&["T4-16GB"]);
     let has = |rule: &str, compute, memory: Option<u64>| {
         let mut pod = request(MPS);

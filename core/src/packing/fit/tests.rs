@@ -30,7 +30,7 @@ fn a_small_slice_leaves_room_for_the_largest() {
 }
 
 #[test]
-fn a_cut_gpu_is_cut_on_before_a_whole_one() {
+fn a_cut_gpu_is_used_before_an_uncut_one() {
     let node = with(node(&["H100-80GB", "H100-80GB"]), 1, h100_shape("1g.10gb", 6), None);
     assert_eq!(place(&node, "nvidia.com/mig-1g.10gb").unwrap().0, "GPU-1");
 }
@@ -93,7 +93,7 @@ fn shares_of_two_kinds_never_meet_on_one_gpu() {
 }
 
 #[test]
-fn a_refusal_tells_full_from_impossible() {
+fn a_refusal_distinguishes_full_from_impossible() {
     let full = with(node(&["H100-80GB"]), 0, h100_shape("7g.80gb", 0), None);
     assert_eq!(place(&full, "nvidia.com/mig-1g.10gb"), Err(Refusal::NoRoom));
     assert_eq!(place(&node(&["A100-40GB"]), "nvidia.com/mig-7g.80gb"), Err(Refusal::NeverFits));
@@ -118,7 +118,7 @@ pub(super) fn gpus(fit: &Fit) -> Vec<&str> {
 }
 
 #[test]
-fn the_mps_shares_of_one_container_are_of_one_gpu() {
+fn the_mps_shares_of_one_container_are_on_one_gpu() {
     let two = with(node(&["T4-16GB", "T4-16GB"]), 0, Shape::mps(SizeGb(9)), None);
     let place = |name: &str, count| fit(&two, &request(name, count), &Fleet::default());
     assert_eq!(gpus(&place("nvidia.com/gpu-5gb", 1).unwrap()), ["GPU-0"]);
@@ -275,7 +275,7 @@ proptest! {
 }
 
 #[test]
-fn a_slice_that_is_held_by_nobody_known_is_occupied_though_the_spec_wants_it_no_more() {
+fn a_held_slice_without_a_known_holder_is_taken() {
     let (id, gpu, shape) = (SliceId::new("s1"), gpu_uuid(0), h100_shape("1g.10gb", 0));
     let slice = crate::contract::WantedSlice { id, gpu, shape, reservation: None };
     let taken = |state| {

@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn a_share_of_which_two_fill_a_gpu_is_worth_half_of_one() {
+    fn a_share_that_fills_half_a_gpu_is_worth_half_a_gpu() {
         check(
             &[(470, 10.0)],
             &[(0, 0.0), (460, 0.0), (470, 500.0), (530, 500.0), (940, 1000.0), (1000, 1000.0)],
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn a_share_that_finds_gaps_in_plenty_is_free() {
+    fn a_share_that_always_finds_a_gap_is_free() {
         // Ten shares of 810 leave ten gaps of 190 for only five shares of 160.
         check(&[(810, 10.0), (160, 5.0)], &[(190, 0.0), (809, 0.0), (810, 1000.0)]);
     }
@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn without_shares_only_a_whole_gpu_is_worth_something() {
+    fn only_a_whole_gpu_has_a_value_without_shares() {
         check(&[], &[(0, 0.0), (999, 0.0), (1000, 1000.0)]);
     }
 

@@ -58,7 +58,7 @@ fn goes_to(fleet: &mut Nodes, request: &Request, node: usize, gpus: &[usize]) {
 }
 
 #[test]
-fn what_the_usual_requests_can_use_is_counted_as_in_fgd() {
+fn usable_parts_are_counted_as_in_fgd() {
     let requests =
         [(pod(2, part(500)), 3), (pod(8, GpuDemand::whole(1)), 2), (pod(8, GpuDemand::whole(2)), 1)];
     let mut supply = Supply::default();
@@ -101,7 +101,7 @@ fn the_cost_is_the_sum_of_its_terms() {
 }
 
 #[test]
-fn shares_meet_that_fill_a_gpu_up() {
+fn shares_that_fill_a_gpu_up_meet_on_it() {
     let usual = workload(&[(pod(1, part(470)), 5), (pod(1, part(320)), 3), (pod(1, part(650)), 2)]);
     // GPU 0 has 530 left, GPU 1 has 350, GPU 2 has 680, and GPU 3 is free.
     let taken = [(pod(1, part(470)), 0), (pod(1, part(650)), 1), (pod(1, part(320)), 2)];
@@ -112,7 +112,7 @@ fn shares_meet_that_fill_a_gpu_up() {
 }
 
 #[test]
-fn of_nodes_alike_the_fuller_one_is_filled() {
+fn the_fuller_of_two_nodes_is_filled_first() {
     let usual = workload(&[(pod(4, GpuDemand::whole(1)), 1)]);
     let taken = [(pod(4, GpuDemand::whole(1)), 0)];
     let (mut fleet, _) = fleet(usual, &[(node(64, 8), &[]), (node(64, 8), &taken), (node(64, 8), &[])]);
@@ -120,7 +120,7 @@ fn of_nodes_alike_the_fuller_one_is_filled() {
 }
 
 #[test]
-fn of_equal_nodes_it_is_the_first() {
+fn the_first_of_equal_nodes_is_taken() {
     let (mut fleet, _) = fleet(Workload::default(), &[(node(64, 8), &[]), (node(64, 8), &[])]);
     goes_to(&mut fleet, &pod(4, GpuDemand::whole(1)), 0, &[0]);
 }
@@ -137,7 +137,7 @@ fn pods_go_where_cpu_and_gpus_stay_in_balance() {
 }
 
 #[test]
-fn a_model_that_others_insist_on_is_left_to_them() {
+fn a_model_that_other_pods_require_is_left_to_them() {
     let [t4, a100] = models();
     let any = pod(4, GpuDemand::whole(1));
     let nodes = || [t4, a100].map(|m| Node::new(CpuMilli(64_000), MemoryMib(1024 * GIB), m, 8));
@@ -192,7 +192,7 @@ fn a_gpu_is_shared_in_one_way_until_it_is_free_again() {
 }
 
 #[test]
-fn tenants_that_are_busy_together_beyond_the_limit_do_not_meet() {
+fn tenants_beyond_the_busy_limit_do_not_share_a_gpu() {
     let busy = |busy: u16| pod(1, GpuDemand::Part(mps(100).busy_for(Busy(busy))));
     let (mut fleet, _) = fleet(Workload::default(), &[(node(64, 1), &[(busy(400), 0)])]);
     goes_to(&mut fleet, &busy(300), 0, &[0]);
@@ -209,7 +209,7 @@ fn a_part_is_neither_nothing_nor_a_whole_gpu() {
 }
 
 #[test]
-fn what_does_not_fit_is_not_taken() {
+fn a_request_that_does_not_fit_is_not_taken() {
     let set = |gpus: &[usize]| gpus.iter().copied().collect::<GpuSet>();
     let mut node = node(8, 2);
     node.take(&pod(1, part(600)), set(&[0])).unwrap();
@@ -228,7 +228,7 @@ fn what_does_not_fit_is_not_taken() {
 }
 
 #[test]
-fn nothing_is_given_back_that_was_not_taken() {
+fn only_taken_resources_can_be_released() {
     let zero = || [0].into_iter().collect::<GpuSet>();
     let mut taken = node(8, 1);
     for (request, on) in [
@@ -245,7 +245,7 @@ fn nothing_is_given_back_that_was_not_taken() {
 }
 
 #[test]
-fn a_node_that_is_gone_or_new_is_seen_at_once() {
+fn a_removed_or_added_node_counts_at_once() {
     let (mut fleet, ids) = fleet(Workload::default(), &[(node(64, 8), &[])]);
     let request = pod(4, GpuDemand::whole(1));
     goes_to(&mut fleet, &request, 0, &[0]);
@@ -259,7 +259,7 @@ fn a_node_that_is_gone_or_new_is_seen_at_once() {
 }
 
 #[test]
-fn nodes_without_gpus_or_anything_do_not_disturb() {
+fn empty_nodes_do_not_disturb() {
     let (mut fleet, _) = fleet(Workload::default(), &[(node(0, 0), &[]), (node(64, 0), &[])]);
     goes_to(&mut fleet, &pod(4, GpuDemand::None), 1, &[]);
     assert_eq!(fleet.place(&pod(4, part(10))), None);
@@ -322,7 +322,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
     #[test]
-    fn nothing_is_taken_twice_and_costs_that_are_kept_are_the_fresh_ones(events in events(), probe in any_request()) {
+    fn nothing_is_taken_twice_and_stored_costs_equal_fresh_ones(events in events(), probe in any_request()) {
         let mut fleet = Nodes::default();
         let empty = empty_nodes();
         let ids: Vec<NodeId> = empty.iter().map(|node| fleet.add(node.clone())).collect();

@@ -221,7 +221,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn there_is_room_where_a_geometry_admits_the_instance(
+        fn has_room_agrees_with_the_geometry(
             model in 0_usize..64, tries in prop::collection::vec(0_usize..128, 0..24)
         ) {
             let tables: Vec<_> = catalog::MODELS.iter().filter_map(catalog::GpuModel::mig_table).collect();
@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn a_table_beyond_all_measures_has_no_places() {
+    fn a_table_beyond_the_limits_has_no_places() {
         let mut entries = catalog::by_name("H100-80GB").unwrap().mig_table().unwrap().entries().to_vec();
         entries[0].starts = vec![250];
         assert!(Places::of(&MigTable::new(entries)).is_none());

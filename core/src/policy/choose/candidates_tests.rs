@@ -45,7 +45,7 @@ fn join_kinds(kinds: &[Kind]) -> String {
 }
 
 #[test]
-fn a_single_kind_under_a_single_name_is_that_name_and_several_are_neutral() {
+fn one_kind_with_one_name_gets_that_name_and_others_a_neutral_one() {
     use IsolationClass::{Hardware, Memory, None};
     let any = "kerf.dev/gpu-10gb mig mps whole";
     for (nodes, class, expected) in [
@@ -96,7 +96,7 @@ fn memory_and_compute_narrow_the_kinds() {
 }
 
 #[test]
-fn the_kinds_of_a_model_go_with_a_neutral_name_alone() {
+fn kinds_by_model_go_with_a_neutral_name_only() {
     let policy = policy_with(&json!({"kindsByModel": {"H100-80GB": ["mig"], "T4-16GB": ["mps"]}}));
     let of = |nodes: &[(&str, &[Kind])]| {
         choose(&policy, &cluster(nodes), &ask(Want::Size(SizeGb(10)), None)).unwrap().document
@@ -110,7 +110,7 @@ fn the_kinds_of_a_model_go_with_a_neutral_name_alone() {
 }
 
 #[test]
-fn the_first_kind_is_chosen_where_neutral_names_are_not_known_or_not_wanted() {
+fn the_first_kind_is_chosen_without_neutral_names() {
     let old = Supply::of(&[node_status(&["H100-80GB", "T4-16GB"])]);
     let off = cluster(&[H100, T4]).with_concrete_names();
     for supply in [old, off] {
@@ -120,7 +120,7 @@ fn the_first_kind_is_chosen_where_neutral_names_are_not_known_or_not_wanted() {
 }
 
 #[test]
-fn where_nothing_serves_it_a_single_conceivable_name_is_given() {
+fn a_single_conceivable_name_is_given_if_no_gpu_serves() {
     let of = |spec: &serde_json::Value, gb| {
         let asking = ask(Want::Size(SizeGb(gb)), Some(IsolationClass::Memory));
         told(&choose(&policy_with(spec), &Supply::default(), &asking).unwrap())
@@ -161,7 +161,7 @@ fn a_name_that_a_device_class_maps_is_not_given() {
 }
 
 #[test]
-fn a_mapped_name_of_a_static_node_is_passed_over() {
+fn a_mapped_name_of_a_static_node_is_skipped() {
     let labels = [("gpu.product", "NVIDIA-A100-SXM4-80GB"), ("gpu.memory", "81920"), ("gpu.count", "2")];
     let mut index = SupplyIndex::default();
     index.show_static("s".into(), Some(static_node(&labels, &[("gpu", 2)])));

@@ -34,7 +34,7 @@ fn asks_for_two_gpus() -> [(Value, Value); 5] {
 }
 
 #[test]
-fn several_gpus_of_another_system_are_no_slices_of_which_a_process_uses_one() {
+fn several_gpus_of_a_dialect_are_served_by_time_slices() {
     let nodes = [&["H100-80GB", "T4-16GB", "T4-16GB"][..]];
     for (metadata, limits) in asks_for_two_gpus() {
         let choice = answer(&["mig", "mps", "time-slicing"], &nodes, &metadata, &limits).unwrap();
@@ -80,7 +80,7 @@ fn time_slices_and_whole_gpus_serve_several_gpus() {
 }
 
 #[test]
-fn who_waits_for_several_gpus_and_who_gets_none_is_told_what_to_ask_for() {
+fn a_request_for_several_gpus_without_supply_is_answered_with_a_remedy() {
     let two = json!({"nvidia.com/gpu": "2", "nvidia.com/gpumem": "8000"});
     let half = json!({"nvidia.com/gpu": "2", "nvidia.com/gpumem": "8000", "nvidia.com/gpucores": "50"});
     let (none, memory) = (json!({}), json!({"kerf.dev/isolation": "memory"}));
@@ -96,7 +96,7 @@ fn who_waits_for_several_gpus_and_who_gets_none_is_told_what_to_ask_for() {
 }
 
 #[test]
-fn a_count_of_kerfs_own_is_of_slices_and_several_instances_come_with_a_warning() {
+fn kerfs_count_counts_slices_and_several_instances_cause_a_warning() {
     let notes = json!({"kerf.dev/gpu-memory": "9Gi", "kerf.dev/gpu-count": "2"});
     let choice = answer(&["mig"], &[&["H100-80GB"]], &json!({"annotations": notes}), &json!({})).unwrap();
     assert!(!choice.document.containers[0].distinct_gpus);
@@ -109,7 +109,7 @@ fn a_count_of_kerfs_own_is_of_slices_and_several_instances_come_with_a_warning()
 }
 
 #[test]
-fn replicas_of_nvidias_plugin_are_of_whatever_gpu() {
+fn replicas_of_nvidias_plugin_serve_no_request_for_different_gpus() {
     let labels = [("gpu.memory", "81920"), ("gpu.count", "2"), ("gpu.replicas", "4")];
     let mut index = crate::policy::SupplyIndex::default();
     index.show_static("n".into(), Some(crate::testing::static_node(&labels, &[("gpu", 8)])));
@@ -147,7 +147,7 @@ fn distinct_ask() -> impl Strategy<Value = ContainerAsk> {
 proptest! {
     /// A container that asks for several GPUs gets only kinds that span GPUs.
     #[test]
-    fn several_gpus_are_of_kinds_that_span_gpus(
+    fn several_gpus_get_only_kinds_that_span_gpus(
         mut containers in prop::collection::vec(distinct_ask(), 1..3),
         nodes in prop::collection::vec(prop::collection::vec(prop::sample::select(vec!["T4-16GB", "L4-24GB", "H100-80GB"]), 1..4), 1..3),
         class in prop::sample::select(vec![IsolationClass::None, IsolationClass::Memory]),

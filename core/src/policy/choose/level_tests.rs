@@ -73,7 +73,7 @@ fn sizes_of_one_name_stay_as_they_were_asked() {
 }
 
 #[test]
-fn a_slice_is_matched_to_one_that_has_all_of_it() {
+fn a_slice_is_matched_to_one_at_least_as_large() {
     let level = |gb, memory: Option<u64>, compute| -> Level {
         (SizeGb(gb), memory.map(MemoryMib), ComputePercent::new(compute), false)
     };
@@ -92,7 +92,7 @@ fn a_slice_is_matched_to_one_that_has_all_of_it() {
 }
 
 #[test]
-fn what_an_init_container_gives_back_serves_a_container_of_another_size() {
+fn slices_of_an_init_container_serve_containers_of_other_sizes() {
     let cases: [(Asks, Vec<u32>, u64); 10] = [
         (&[(Init, 1, 5), (App, 1, 4)], vec![5, 5], 5),
         (&[(Init, 1, 4), (App, 1, 5)], vec![5, 5], 5),
@@ -127,7 +127,7 @@ fn sizes_that_share_no_slice_stay_as_they_were_asked() {
 }
 
 #[test]
-fn who_gets_more_is_told_and_a_share_of_compute_is_kept() {
+fn a_raised_size_causes_a_warning_and_compute_is_not_raised() {
     let told = |asked: &PodAsk| {
         let choice = choose(&policy(), &shared(), asked).unwrap();
         choice
@@ -151,7 +151,7 @@ fn who_gets_more_is_told_and_a_share_of_compute_is_kept() {
 }
 
 #[test]
-fn a_pod_that_a_policy_would_refuse_for_holding_both_is_taken() {
+fn levelling_keeps_a_pod_within_the_policys_limit() {
     let bounded = policy_with(&json!({"maxPerPod": {"memoryGb": 6}}));
     let choice = choose(&bounded, &shared(), &pod(&[(Init, 1, 5), (App, 1, 4)])).unwrap();
     assert_eq!(choice.document.containers.iter().map(|c| c.size_gb.0).collect::<Vec<_>>(), [5, 5]);
@@ -173,7 +173,7 @@ fn any_cluster() -> impl Strategy<Value = Vec<Vec<&'static str>>> {
 
 proptest! {
     #[test]
-    fn no_pod_holds_more_than_without_it_and_no_container_less_than_it_asked(
+    fn levelling_never_raises_what_a_pod_holds_nor_lowers_a_size(
         asks in any_asks(),
         cluster in any_cluster(),
         isolation in prop::option::of(prop::sample::select(crate::kind::IsolationClass::ALL.to_vec())),

@@ -37,7 +37,7 @@ fn given(policy: &Value, supply: &Supply, ask: &PodAsk) -> String {
 }
 
 #[test]
-fn who_asks_for_a_gpu_gets_an_equal_mps_share_where_there_is_no_whole_one() {
+fn a_request_for_a_gpu_gets_an_equal_mps_share_if_no_whole_gpu_exists() {
     let any = json!({});
     let four = shared("L40S-48GB", &in_mps(4), &[]);
     let by = |supply: &Supply, want, class| given(&any, supply, &ask(want, class));
@@ -53,7 +53,7 @@ fn who_asks_for_a_gpu_gets_an_equal_mps_share_where_there_is_no_whole_one() {
 }
 
 #[test]
-fn an_equal_mps_share_is_never_given_to_who_wants_more_of_a_gpu() {
+fn an_equal_mps_share_never_serves_a_larger_request() {
     let four = shared("L40S-48GB", &in_mps(4), &[]);
     let hardware = given(&json!({}), &four, &ask(Want::Whole, Some(IsolationClass::Hardware)));
     assert!(hardware.starts_with("nvidia.com/gpu | hardware | container main: no GPU"), "{hardware}");
@@ -91,7 +91,7 @@ fn an_equal_mps_share_is_no_share_by_size() {
 }
 
 #[test]
-fn a_turn_on_a_mig_device_is_given_to_who_names_it_and_asks_for_no_fence() {
+fn a_mig_replica_serves_only_requests_by_name_without_isolation() {
     let by_turns = json!({"kinds": ["mig"], "mig": {"timeSlicing": 3}});
     let supply = shared("H100-80GB", &by_turns, &[]);
     let want = Want::MigReplica("1g.10gb".parse().unwrap());
@@ -119,7 +119,7 @@ fn a_turn_on_a_mig_device_is_given_to_who_names_it_and_asks_for_no_fence() {
 
 proptest! {
     #[test]
-    fn the_class_that_was_asked_is_kept_whatever_is_shared_out(
+    fn the_class_is_kept_whatever_gpus_are_shared(
         replicas in 2_u32..=48,
         kinds in prop::sample::subsequence(vec!["whole", "mps", "time-slicing"], 1..=3),
         want in prop::sample::select(vec![Want::Whole, Want::Replica, Want::MpsReplica, Want::Size(SizeGb(8))]),

@@ -114,7 +114,7 @@ fn a_request_by_size_gets_what_the_layout_has_under_the_plugins_name() {
 }
 
 #[test]
-fn what_fences_less_than_the_class_is_never_given() {
+fn a_kind_weaker_than_the_class_is_never_given() {
     for (layout, class) in [
         ("time-sliced-4", IsolationClass::Memory),
         ("time-sliced-4", IsolationClass::Hardware),
@@ -127,7 +127,7 @@ fn what_fences_less_than_the_class_is_never_given() {
 }
 
 #[test]
-fn managed_nodes_are_chosen_before_static_ones_and_of_these_the_policys_first_kind() {
+fn managed_nodes_are_chosen_before_static_ones() {
     let layouts = ["mps-4", "mig-single", "mig-mixed"];
     assert_eq!(chosen(&beside(&[], &layouts), 10, IsolationClass::Memory), "nvidia.com/mig-1g.10gb");
     let both = beside(&["L40S-48GB"], &layouts);
@@ -139,7 +139,7 @@ fn managed_nodes_are_chosen_before_static_ones_and_of_these_the_policys_first_ki
 }
 
 #[test]
-fn several_replicas_are_refused_where_nothing_else_would_serve() {
+fn several_replicas_are_refused_if_nothing_else_serves() {
     let mut asking = ask(Want::Size(SizeGb(10)), Some(IsolationClass::Memory));
     asking.containers[0].count = 2;
     let told_of = |layouts: &[&str]| told(choose(&policy_with(&json!({})), &beside(&[], layouts), &asking));
@@ -152,7 +152,7 @@ fn several_replicas_are_refused_where_nothing_else_would_serve() {
 }
 
 #[test]
-fn several_instances_are_of_one_static_node() {
+fn several_instances_come_from_one_static_node() {
     let mut index = SupplyIndex::default();
     for name in ["a", "b"] {
         index.show_static(name.into(), Some(node_of("mig-mixed")));
@@ -168,7 +168,7 @@ fn several_instances_are_of_one_static_node() {
 }
 
 #[test]
-fn a_part_of_the_compute_is_had_of_what_fences_it() {
+fn a_share_of_compute_needs_devices_that_isolate_it() {
     let mut asking = ask(Want::Size(SizeGb(10)), Some(IsolationClass::Memory));
     let mut told_of = |percent| {
         asking.containers[0].compute = ComputePercent::new(percent);
@@ -185,7 +185,7 @@ fn by_name(layouts: &[&str], isolation: Option<IsolationClass>) -> String {
 }
 
 #[test]
-fn who_asks_by_the_plugins_name_gets_what_goes_by_it() {
+fn a_request_by_the_plugins_name_gets_what_nodes_offer_under_it() {
     assert_eq!(by_name(&["whole", "time-sliced-4"], None), "nvidia.com/gpu");
     assert_eq!(by_name(&["time-sliced-4"], None), "nvidia.com/gpu=time-slicing");
     assert_eq!(by_name(&["mps-4"], None), "nvidia.com/gpu=mps");
@@ -207,7 +207,7 @@ fn who_asks_by_the_plugins_name_gets_what_goes_by_it() {
 }
 
 #[test]
-fn all_of_a_pods_slices_are_of_one_sort_of_node() {
+fn all_slices_of_a_pod_are_on_one_sort_of_node() {
     let mut asking = ask(Want::Size(SizeGb(10)), Some(IsolationClass::Memory));
     let second =
         ContainerAsk { name: "second".into(), want: Want::Size(SizeGb(20)), ..asking.containers[0].clone() };
@@ -225,7 +225,7 @@ fn all_of_a_pods_slices_are_of_one_sort_of_node() {
 
 /// A pod's affinity cannot be changed later. So it allows static nodes even if they have nothing free when the pod is created.
 #[test]
-fn static_nodes_are_told_of_where_they_could_serve_the_name_whatever_there_is_now() {
+fn static_nodes_are_allowed_if_they_could_ever_serve_the_pod() {
     let by_size = |gb, class| ask(Want::Size(SizeGb(gb)), Some(class));
     let instances = by_size(10, IsolationClass::Hardware);
     let mut twice = instances.clone();
@@ -252,7 +252,7 @@ fn static_nodes_are_told_of_where_they_could_serve_the_name_whatever_there_is_no
 }
 
 #[test]
-fn a_pod_of_several_containers_waits_for_the_static_nodes_that_lost_their_devices() {
+fn a_pod_of_several_containers_stays_with_static_nodes_that_lost_their_devices() {
     let mut asking = ask(Want::Size(SizeGb(20)), Some(IsolationClass::Memory));
     asking.containers.push(ContainerAsk { name: "second".into(), ..asking.containers[0].clone() });
     let told = told(choose(&policy_with(&json!({})), &away("mps-4"), &asking));

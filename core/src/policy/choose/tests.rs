@@ -94,7 +94,7 @@ fn a_name_is_the_smallest_profile_of_the_cluster() {
 }
 
 #[test]
-fn a_whole_gpu_is_given_for_most_of_it_where_no_slice_serves() {
+fn a_whole_gpu_serves_more_than_half_of_it_if_no_slice_does() {
     let hardware = Some(IsolationClass::Hardware);
     let first = |text: String| text.split(" | ").next().unwrap().to_owned();
     let mut l40s = node_status(&["L40S-48GB"]);
@@ -111,7 +111,7 @@ fn a_whole_gpu_is_given_for_most_of_it_where_no_slice_serves() {
 }
 
 #[test]
-fn a_compute_instance_is_given_to_those_who_want_nothing_fenced() {
+fn a_compute_instance_serves_pods_without_isolation_only() {
     let part = Want::Compute("1c.3g.40gb".parse().unwrap());
     let of = |class| choose(&policy(), &supply(&["H100-80GB"]), &ask(part, Some(class)));
     let choice = of(IsolationClass::None).unwrap();
@@ -120,13 +120,13 @@ fn a_compute_instance_is_given_to_those_who_want_nothing_fenced() {
 }
 
 #[test]
-fn in_an_empty_cluster_any_kind_may_come() {
+fn an_empty_cluster_gives_a_neutral_name() {
     assert_eq!(chosen(&[], 10, None), "kerf.dev/gpu-10gb");
     assert_eq!(chosen(&[], 10, Some(IsolationClass::None)), "kerf.dev/gpu-10gb");
 }
 
 #[test]
-fn what_a_user_should_know_is_said() {
+fn accepted_requests_have_warnings() {
     insta::assert_snapshot!(
         [
             chosen(&["H100-80GB"], 10, None),
@@ -172,7 +172,7 @@ fn needing(gb: u32, memory: Option<u64>, compute: Option<u8>, class: IsolationCl
 }
 
 #[test]
-fn a_strict_size_takes_what_really_has_it() {
+fn a_strict_size_gets_slices_that_really_have_it() {
     let of = |models: &[&str], class| {
         let choice = choose(&policy(), &supply(models), &needing(10, Some(10_240), None, class)).unwrap();
         assert_eq!(choice.document.containers[0].memory, Some(MemoryMib(10_240)));
@@ -184,7 +184,7 @@ fn a_strict_size_takes_what_really_has_it() {
 }
 
 #[test]
-fn a_share_of_compute_takes_what_has_it_for_itself() {
+fn a_share_of_compute_gets_slices_that_guarantee_it() {
     let of =
         |percent, class| choose(&policy(), &supply(&["H100-80GB"]), &needing(10, None, Some(percent), class));
     assert_eq!(resource_of(&of(14, IsolationClass::Hardware).unwrap()), "nvidia.com/mig-1g.10gb");
@@ -201,7 +201,7 @@ fn a_share_of_compute_takes_what_has_it_for_itself() {
 }
 
 #[test]
-fn a_share_of_compute_is_not_looked_for_where_no_share_is_limited() {
+fn a_share_of_compute_skips_gpus_without_compute_limits() {
     let policy_of_node = json!({"gpus": [{"mps": {"computeLimit": "none"}}]});
     let spec =
         GpuNodeSpec { policy: serde_json::from_value(policy_of_node).unwrap(), ..GpuNodeSpec::default() };
@@ -217,7 +217,7 @@ fn a_share_of_compute_is_not_looked_for_where_no_share_is_limited() {
 }
 
 #[test]
-fn names_speak_of_their_class_where_the_pod_does_not() {
+fn a_name_implies_the_class_if_the_pod_names_none() {
     let of = |policy: &Policy, want, class| {
         let choice = choose(policy, &supply(&["T4-16GB"]), &ask(want, class)).unwrap();
         (resource_of(&choice), choice.document.isolation)
@@ -234,7 +234,7 @@ fn names_speak_of_their_class_where_the_pod_does_not() {
 }
 
 #[test]
-fn a_whole_gpu_may_be_any_where_sizes_have_no_bound() {
+fn a_whole_gpu_may_have_any_size_without_a_bound() {
     let size = |policy: &Policy| {
         let choice = choose(policy, &supply(&["L40S-48GB"]), &ask(Want::Whole, None)).unwrap();
         (choice.document.containers[0].size_gb, choice.warnings.len())
@@ -245,7 +245,7 @@ fn a_whole_gpu_may_be_any_where_sizes_have_no_bound() {
 }
 
 #[test]
-fn the_policys_bounds_are_told_with_the_nearest_that_would_work() {
+fn a_refusal_names_the_policys_bound_and_the_nearest_request() {
     let sized = policy_with(&json!({
         "sizes": {"minGb": 5, "maxGb": 40, "stepGb": 5}, "maxPerPod": {"memoryGb": 60, "slices": 4},
     }));
@@ -262,7 +262,7 @@ fn the_policys_bounds_are_told_with_the_nearest_that_would_work() {
 }
 
 #[test]
-fn what_is_asked_without_a_size_counts_as_the_most_that_it_may_be() {
+fn a_name_without_a_size_counts_as_the_largest_slice() {
     let capped = policy_with(&json!({"maxPerPod": {"memoryGb": 80}}));
     let of = |count, model: &str, models: &[&str]| {
         let mut asking = ask(Want::Whole, None);
@@ -278,7 +278,7 @@ fn what_is_asked_without_a_size_counts_as_the_most_that_it_may_be() {
 }
 
 #[test]
-fn who_moves_nobody_says_so_in_the_document() {
+fn the_document_says_whether_pods_may_be_moved() {
     let still = policy_with(&json!({"preemption": {"movesOthers": false}}));
     let of =
         |policy: &Policy| choose(policy, &supply(&[]), &ask(Want::Size(SizeGb(10)), None)).unwrap().document;
@@ -354,7 +354,7 @@ fn is_allowed(
 
 proptest! {
     #[test]
-    fn what_is_chosen_is_allowed_and_asked_whatever_the_cluster_is(
+    fn every_choice_is_allowed_and_meets_the_request(
         mut containers in prop::collection::vec(container_ask(), 1..4),
         isolation in prop::option::of(prop::sample::select(IsolationClass::ALL.to_vec())),
         models in prop::sample::subsequence(vec!["H100-80GB", "A100-40GB", "H200-141GB", "T4-16GB", "A30-24GB"], 0..=5),

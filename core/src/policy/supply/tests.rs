@@ -18,7 +18,7 @@ fn of(status: &GpuNodeStatus, spec: &GpuNodeSpec) -> Supply {
 }
 
 #[test]
-fn what_some_gpu_could_ever_be_cut_for_is_served() {
+fn every_name_that_an_empty_gpu_could_serve_is_served() {
     let supply = Supply::of(&[node_status(&["H100-80GB", "T4-16GB"])]);
     for (name, is_served) in [
         ("mig-1g.10gb", true),
@@ -36,7 +36,7 @@ fn what_some_gpu_could_ever_be_cut_for_is_served() {
 }
 
 #[test]
-fn a_name_without_a_size_is_at_most_what_some_gpu_gives_by_it() {
+fn a_name_without_a_size_has_the_largest_slice_as_limit() {
     let status = node_status(&["T4-16GB", "L4-24GB"]);
     let policy = r#"{"gpus": [{"select": {"indexes": [0]}, "kinds": ["time-slicing"], "timeSlicing": {"replicas": 3}}]}"#;
     let spec = GpuNodeSpec { policy: serde_json::from_str(policy).unwrap(), ..GpuNodeSpec::default() };
@@ -75,7 +75,7 @@ fn a_pod_is_answered_for_the_gpus_that_it_may_have() {
 }
 
 #[test]
-fn what_is_in_use_is_no_other_supply() {
+fn use_does_not_change_the_supply() {
     let mut index = SupplyIndex::default();
     let (spec, mut status) = (GpuNodeSpec::default(), node_status(&["T4-16GB"]));
     assert!(index.show("a".into(), &spec, &status));
@@ -112,7 +112,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
     /// The supply serves exactly what the extender serves on an empty node.
     #[test]
-    fn what_is_served_fits_an_empty_node(
+    fn a_served_name_fits_an_empty_node(
         models in prop::collection::vec(prop::sample::select(vec!["H100-80GB", "A30-24GB", "H200-141GB", "T4-16GB", "L4-24GB"]), 1..4),
         asked in prop::collection::vec(0_usize..400, 8),
         shares in prop::option::of(1_u32..5),

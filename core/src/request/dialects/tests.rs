@@ -78,7 +78,7 @@ fn hamis_memory_is_in_mib_of_each_gpu() {
 }
 
 #[test]
-fn hamis_mode_speaks_of_a_class_and_its_priority_of_nothing() {
+fn hamis_mode_implies_a_class_and_its_priority_is_ignored() {
     let of = |mode: &str, limits: Value| {
         let notes = json!({"annotations": {"nvidia.com/vgpu-mode": mode}});
         pod_ask(&[Dialect::Hami, Dialect::Nvidia], None, &notes, &limits).unwrap().unwrap()
@@ -110,7 +110,7 @@ fn gpushares_memory_is_in_gib_or_mib_and_of_all_gpus_together() {
 }
 
 #[test]
-fn kais_annotations_are_of_one_container() {
+fn kais_annotations_are_for_one_container() {
     let of = |notes: Value| asked(Dialect::Kai, &json!({"annotations": notes}), &json!({"cpu": "1"}));
     assert_eq!(of(json!({"gpu-fraction": "0.5"})), Ok(Some((gb(40), 1, None))));
     assert_eq!(
@@ -173,7 +173,7 @@ fn runais_limit_may_be_a_part_of_a_gpu() {
 }
 
 #[test]
-fn a_count_is_of_different_gpus_in_each_of_these_dialects_and_in_no_other() {
+fn a_count_means_different_gpus_in_some_dialects_only() {
     let of = |dialects: &[Dialect], metadata: Value, limits: Value| {
         let ask = pod_ask(dialects, Some(SizeGb(80)), &metadata, &limits).unwrap().unwrap();
         ask.containers[0].distinct_gpus
@@ -211,7 +211,7 @@ fn a_count_is_of_different_gpus_in_each_of_these_dialects_and_in_no_other() {
 }
 
 #[test]
-fn what_is_asked_in_two_ways_is_refused() {
+fn a_request_in_two_dialects_is_refused() {
     let both = json!({"annotations": {"gpu-fraction": "0.5"}});
     let twice =
         pod_ask(&[Dialect::Kai, Dialect::Nvidia], Some(SizeGb(80)), &both, &json!({"nvidia.com/gpu": "1"}));
@@ -222,7 +222,7 @@ fn what_is_asked_in_two_ways_is_refused() {
 }
 
 #[test]
-fn a_dialect_that_is_off_is_no_ask_and_each_has_its_scheduler() {
+fn a_dialect_that_is_off_asks_for_nothing() {
     for limits in [
         json!({"nvidia.com/gpu": "1"}),
         json!({"nvidia.com/gpumem": "1"}),

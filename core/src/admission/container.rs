@@ -9,7 +9,6 @@ pub const CONTAINERS: [&str; 2] = ["initContainers", "containers"];
 pub(super) struct Container<'p> {
     /// The list of the pod that has the container.
     pub(super) list: &'static str,
-    /// The container's index in the list.
     pub(super) index: usize,
     pub(super) name: &'p str,
     pub(super) json: &'p Value,

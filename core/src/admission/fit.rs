@@ -66,7 +66,6 @@ impl Fit {
         Self { user_namespace: root.separates(document), root: root.warning(document), ..self }
     }
 
-    /// The warnings to the user about these changes.
     pub(super) fn warnings(&self) -> impl Iterator<Item = String> {
         let unseen = self.unseen.iter().map(ToString::to_string);
         self.taken_out.iter().map(ToString::to_string).chain(unseen).chain(self.root.clone())

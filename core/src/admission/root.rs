@@ -73,7 +73,6 @@ const HOST_NAMESPACES: [&str; 3] = ["hostNetwork", "hostPID", "hostIPC"];
 const OWN_VOLUMES: [&str; 5] = ["configMap", "downwardAPI", "emptyDir", "projected", "secret"];
 
 impl Root {
-    /// Reads a Pod's JSON, under the policy's `rule`.
     pub(super) fn of(pod: &Value, rule: RootContainers) -> Self {
         let spec = &pod["spec"];
         let lists = ["initContainers", "containers"].into_iter();
@@ -214,7 +213,6 @@ impl fmt::Display for Exposed {
 }
 
 impl Exposed {
-    /// What the pod's author can do.
     pub(super) fn remedy(&self) -> String {
         let instead = match &self.obstacle {
             Obstacle::Unsaid | Obstacle::HostUsers => "set spec.hostUsers: false".to_owned(),

@@ -23,7 +23,6 @@ pub(crate) fn are_within(
 #[derive(Clone, Copy)]
 pub(crate) struct Room {
     total: MemoryMib,
-    /// The memory left.
     pub(crate) memory: MemoryMib,
     /// The compute left for MPS shares, in hundredths of the GPU's MiB.
     compute: u64,

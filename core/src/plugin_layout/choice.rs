@@ -19,7 +19,6 @@ pub struct LayoutPolicy<'p> {
     pub nodes: &'p NodeMatch,
 }
 
-/// A layout with its name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Chosen<'p> {
     pub(super) name: &'p str,

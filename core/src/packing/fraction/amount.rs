@@ -31,13 +31,11 @@ impl Busy {
     }
 }
 
-/// A sum as a floating-point number.
 #[expect(clippy::cast_precision_loss, reason = "sums of a fleet are far below 2^52")]
 pub(super) fn real(sum: u64) -> f64 {
     sum as f64
 }
 
-/// MiB as a floating-point number.
 pub(super) fn mib(memory: MemoryMib) -> f64 {
     real(memory.0)
 }

@@ -68,7 +68,6 @@ impl Model {
         self.prices.version()
     }
 
-    /// The state of a GPU with this cut.
     pub(super) fn state(&self, cut: Cut) -> StateId {
         // The fallback is never used, because every set of places without overlaps is in the list.
         self.states.find(&self.places, cut.held).unwrap_or(StateId::EMPTY)

@@ -18,7 +18,6 @@ const COUNT: &str = "aliyun.com/gpu-count";
 /// The resource names by which a container asks in this dialect.
 pub(super) const NAMES: [&str; 2] = [MEMORY, COUNT];
 
-/// What a container asks for in this dialect.
 pub(super) fn ask(
     pod: &PodView,
     container: &ContainerView,

@@ -29,7 +29,6 @@ pub(super) const IGNORED: [&str; 1] = ["nvidia.com/numa-bind"];
 /// The annotation that selects HAMi's way to isolate.
 const MODE: &str = "nvidia.com/vgpu-mode";
 
-/// What a container asks for in this dialect.
 pub(super) fn ask(
     container: &ContainerView,
     role: Role,

@@ -29,7 +29,6 @@ pub(super) const IGNORED: [&str; 4] =
 /// Prefix of labels on pods whose first container belongs to Kubeflow.
 const PIPELINES: &str = "pipelines.kubeflow.org";
 
-/// What a container asks for by annotation.
 pub(super) fn ask(
     pod: &PodView,
     container: &ContainerView,

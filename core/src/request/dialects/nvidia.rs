@@ -11,7 +11,6 @@ pub(super) use crate::nvidia_keys::GPU;
 /// The resource names by which a container asks in this dialect.
 pub(super) const NAMES: [&str; 3] = [GPU, GPU_SHARED, GPU_MPS];
 
-/// What a container asks for in this dialect.
 pub(super) fn ask(
     container: &ContainerView,
     role: Role,

@@ -157,7 +157,6 @@ fn missing(slice: &Slice) -> Option<MissingSlice> {
     Some(MissingSlice { shape: slice.ware.shape(), model: slice.ware.model().to_owned(), reservation })
 }
 
-/// The index of the reserved name.
 pub(super) fn name_of(reservation: &Reservation) -> usize {
     usize::from(reservation.resource != NAMES[0])
 }

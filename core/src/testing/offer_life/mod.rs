@@ -54,7 +54,6 @@ impl AddAssign for Outcome {
     }
 }
 
-/// A slice of the spec.
 #[derive(Debug, Clone)]
 struct Slice {
     id: SliceId,

@@ -1,8 +1,10 @@
-//! The memory of a GPU that shares may use together, and the memory that a pod's processes may use beside the pod's share.
+//! The memory of a GPU that shares may use together, and the memory that a pod's processes may use beside the pod's
+//! share.
 //!
-//! A share of N GiB is all the memory that its pod may use of the GPU, including the CUDA contexts of its processes. The driver counts like
-//! this under an MPS limit, on a MIG instance and on a whole GPU. Everything that no share is charged with is kept free beside them: the
-//! memory that the driver reserves, the context of the MPS server, and what each client uses over its limit.
+//! A share of N GiB is all the memory that its pod may use of the GPU, including the CUDA contexts of its processes.
+//! The driver counts like this under an MPS limit, on a MIG instance and on a whole GPU. Everything that no share is
+//! charged with is kept free beside them: the memory that the driver reserves, the context of the MPS server, and what
+//! each client uses over its limit.
 //!
 //! Measured on 2026-11-24 with driver 580.159.04, by NVML and `cuMemGetInfo`, in MiB:
 //!
@@ -16,8 +18,8 @@
 
 use crate::units::MemoryMib;
 
-/// The memory kept free beside shares on every GPU: the context of the MPS server (75 MiB), and 3 MiB for each of up to 60 clients,
-/// which exceed their limits by up to 2 MiB.
+/// The memory kept free beside shares on every GPU: the context of the MPS server (75 MiB), and 3 MiB for each of up to
+/// 60 clients, which exceed their limits by up to 2 MiB.
 const SERVER: MemoryMib = MemoryMib(256);
 
 /// The least memory that counts as reserved by the driver if it does not report how much. It is more than was measured
@@ -37,19 +39,20 @@ const CONTEXTS: [(&str, MemoryMib); 2] = [("H100-80GB", MemoryMib(518)), ("H200-
 /// The contexts of a pod's processes may use one part in this many of the share beside it.
 const CONTEXTS_PART: u64 = 4;
 
-/// The memory of a GPU that no share may use. `reserved` is what its driver reserves; `None` if it is unknown, for example from an agent of
-/// an earlier version.
+/// The memory of a GPU that no share may use. `reserved` is what its driver reserves; `None` if it is unknown, for
+/// example from an agent of an earlier version.
 #[must_use]
 pub fn beside_shares(total: MemoryMib, reserved: Option<MemoryMib>) -> MemoryMib {
     let unknown = || RESERVED_AT_LEAST.max(MemoryMib(total.0 / RESERVED_PART));
     MemoryMib(reserved.unwrap_or_else(unknown).0.saturating_add(SERVER.0))
 }
 
-/// The memory that a pod with a share of `given` may use on a GPU of this model, by the driver's process list, before it counts as over its
-/// share: the share, and a context for each of its processes.
+/// The memory that a pod with a share of `given` may use on a GPU of this model, by the driver's process list, before
+/// it counts as over its share: the share, and a context for each of its processes.
 ///
-/// The contexts count up to a quarter of the share, and one of them always counts. So a pod with several processes does not count as
-/// greedy, and a pod that starts more and more processes gains at most that quarter of its neighbours' memory.
+/// The contexts count up to a quarter of the share, and one of them always counts. So a pod with several processes does
+/// not count as greedy, and a pod that starts more and more processes gains at most that quarter of its neighbours'
+/// memory.
 #[must_use]
 pub fn tolerated(model: &str, given: MemoryMib, processes: u32) -> MemoryMib {
     let known = CONTEXTS.iter().find(|(name, _)| *name == model);

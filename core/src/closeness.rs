@@ -1,12 +1,13 @@
 //! The closeness of a node's GPUs to each other, and the GPUs on which several slices of one pod are best placed.
 //!
 //! A pair's score is that of NVIDIA's device plugin (`calculateGPUPairScore` in `gpuallocator/besteffort_policy.go` of
-//! <https://github.com/NVIDIA/go-gpuallocator>): 100 for each NVLink, and 50, 40, 30, 20 or 10 by what the two have in common on the PCI
-//! bus. NVSwitch, which that code leaves out, counts as NVLinks.
+//! <https://github.com/NVIDIA/go-gpuallocator>): 100 for each NVLink, and 50, 40, 30, 20 or 10 by what the two have in
+//! common on the PCI bus. NVSwitch, which that code leaves out, counts as NVLinks.
 //!
-//! The rule differs. NVIDIA's divides all free GPUs into sets of the wanted size, and takes the best set of the division with the highest
-//! sum. kerf takes the best of all sets. Among equals it takes the set that cuts the fewest links to the GPUs that stay free, so that a pod
-//! for one GPU breaks up no island while another GPU is free. Among those it takes the first.
+//! The rule differs. NVIDIA's divides all free GPUs into sets of the wanted size, and takes the best set of the
+//! division with the highest sum. kerf takes the best of all sets. Among equals it takes the set that cuts the fewest
+//! links to the GPUs that stay free, so that a pod for one GPU breaks up no island while another GPU is free. Among
+//! those it takes the first.
 
 use crate::contract::{GpuStatus, PcieAncestor};
 use crate::names::GpuUuid;
@@ -15,11 +16,12 @@ use std::sync::Arc;
 
 const NVLINK: u32 = 100;
 
-/// Up to this many sets are all compared: any set of 8 or 12 GPUs, and 4 of 16. Beyond it, a set grows from each GPU by the closest one,
-/// and the first candidates are compared with these.
+/// Up to this many sets are all compared: any set of 8 or 12 GPUs, and 4 of 16. Beyond it, a set grows from each GPU by
+/// the closest one, and the first candidates are compared with these.
 const MOST_SETS: usize = 2_000;
 
-/// The scores of all pairs of a node's GPUs. The default means that all pairs are alike, or that nothing is known of them.
+/// The scores of all pairs of a node's GPUs. The default means that all pairs are alike, or that nothing is known of
+/// them.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Closeness(Option<Arc<Scores>>);
 
@@ -56,8 +58,9 @@ impl Closeness {
         self.0.as_ref()?.gpus.iter().position(|known| known == gpu)
     }
 
-    /// Chooses `count` of the `candidates` that are closest to each other and to the `taken` GPUs, in the order of the candidates. It
-    /// returns all candidates if there are not more. Among equal sets the first wins, by the order of the candidates.
+    /// Chooses `count` of the `candidates` that are closest to each other and to the `taken` GPUs, in the order of the
+    /// candidates. It returns all candidates if there are not more. Among equal sets the first wins, by the order of
+    /// the candidates.
     #[must_use]
     pub fn closest(&self, taken: &[usize], candidates: &[usize], count: usize) -> Vec<usize> {
         let Some(scores) = self.0.as_ref().filter(|_| count < candidates.len()) else {

@@ -1,15 +1,16 @@
-//! The labels that NVIDIA's GPU feature discovery (GFD) puts on nodes, with values that are true of a managed node, because Kueue's
-//! flavours and other selectors use them.
+//! The labels that NVIDIA's GPU feature discovery (GFD) puts on nodes, with values that are true of a managed node,
+//! because Kueue's flavours and other selectors use them.
 //!
-//! Names and values are GFD's (k8s-device-plugin `internal/lm`, v0.19.3) with MIG strategy `mixed`, which is how kerf names MIG devices.
-//! GFD has one configuration for a node, and kerf has a policy for each GPU:
+//! Names and values are GFD's (k8s-device-plugin `internal/lm`, v0.19.3) with MIG strategy `mixed`, which is how kerf
+//! names MIG devices. GFD has one configuration for a node, and kerf has a policy for each GPU:
 //!
 //! - A product ends in `-SHARED` if its GPUs are available in shares only. If a whole GPU is available too, shares are
 //!   a renamed resource, as with GFD's `renameByDefault`: the product stays, and `replicas` and `sharing-strategy`
 //!   describe the shares. So the product changes with the policy, and not with every pod that comes and goes.
 //! - A MIG device that pods may share in turns is available whole too, so its product has no `-SHARED` either.
 //! - `replicas` is the number that the policy fixes, otherwise the number of shares on the fullest GPU now.
-//! - `mps.capable` is always `false`: it makes NVIDIA start its MPS control daemon, which would take the GPUs from kerf's.
+//! - `mps.capable` is always `false`: it makes NVIDIA start its MPS control daemon, which would take the GPUs from
+//!   kerf's.
 //! - With several models the labels describe the first one that is not in MIG mode; GFD takes any.
 
 use crate::kind::Kind;
@@ -162,8 +163,8 @@ pub struct LabelledDriver {
     pub cuda: (u32, u32),
 }
 
-/// The labels of a node with these GPUs (in the order of their indexes) and MIG devices; empty for a node without a GPU. Labels whose value
-/// Kubernetes would reject are left out, as NFD does.
+/// The labels of a node with these GPUs (in the order of their indexes) and MIG devices; empty for a node without a
+/// GPU. Labels whose value Kubernetes would reject are left out, as NFD does.
 #[must_use]
 pub fn labels(
     gpus: &[LabelledGpu],

@@ -9,18 +9,20 @@ pub const VERSION: &str = "v1alpha1";
 /// `apiVersion` of kerf's resources and policy documents.
 pub const API_VERSION: &str = "kerf.dev/v1alpha1";
 
-/// Annotation: the GPU memory that the pod's only container asks for (`10Gi`). With the suffix `.<container>` it is for that container.
+/// Annotation: the GPU memory that the pod's only container asks for (`10Gi`). With the suffix `.<container>` it is for
+/// that container.
 pub const GPU_MEMORY: &str = "kerf.dev/gpu-memory";
 
-/// Annotation: the exact MIG profile that the pod's only container asks for (`1g.10gb`, `1c.3g.40gb`). With the suffix `.<container>` it is
-/// for that container.
+/// Annotation: the exact MIG profile that the pod's only container asks for (`1g.10gb`, `1c.3g.40gb`). With the suffix
+/// `.<container>` it is for that container.
 pub const GPU_PROFILE: &str = "kerf.dev/gpu-profile";
 
-/// Annotation: the number of slices of a container that asks by annotation. With the suffix `.<container>` it is for that container.
+/// Annotation: the number of slices of a container that asks by annotation. With the suffix `.<container>` it is for
+/// that container.
 pub const GPU_COUNT: &str = "kerf.dev/gpu-count";
 
-/// Annotation: the least share of a GPU's compute that each slice must have, in percent. With the suffix `.<container>` it is for that
-/// container, otherwise for all containers without their own.
+/// Annotation: the least share of a GPU's compute that each slice must have, in percent. With the suffix `.<container>`
+/// it is for that container, otherwise for all containers without their own.
 pub const COMPUTE: &str = "kerf.dev/compute";
 
 /// Annotation: the GPU models that may serve the pod, by their short names, separated by commas.
@@ -35,7 +37,8 @@ pub const GPU_UUID: &str = "kerf.dev/gpu-uuid";
 /// Annotation: the GPUs that must not serve the pod.
 pub const GPU_UUID_NOT: &str = "kerf.dev/gpu-uuid-not";
 
-/// Annotation: with `nominal`, 10Gi takes a `1g.10gb` whatever memory it really has; with `strict`, the slice really has 10 GiB.
+/// Annotation: with `nominal`, 10Gi takes a `1g.10gb` whatever memory it really has; with `strict`, the slice really
+/// has 10 GiB.
 pub const MEMORY_MATCH: &str = "kerf.dev/memory-match";
 
 /// Annotation: the isolation class, `hardware`, `memory` or `none`.
@@ -50,10 +53,12 @@ pub const ASSIGNMENT: &str = "kerf.dev/assignment";
 /// Annotation, reserved: `UID/EPOCH`, the Lease and the epoch of the extender's leader that sent the pod's Binding.
 pub const EPOCH: &str = "kerf.dev/epoch";
 
-/// Annotation: the extender writes it on a pending pod when there is room for it, so that kube-scheduler requeues the pod.
+/// Annotation: the extender writes it on a pending pod when there is room for it, so that kube-scheduler requeues the
+/// pod.
 pub const ROOM: &str = "kerf.dev/room";
 
-/// Annotation: `true` on a pod with a controller allows kerf to evict it, so that it restarts elsewhere and makes room for a bigger pod.
+/// Annotation: `true` on a pod with a controller allows kerf to evict it, so that it restarts elsewhere and makes room
+/// for a bigger pod.
 pub const MOVABLE: &str = "kerf.dev/movable";
 
 /// Annotation of kubectl and sidecar injectors: the container that a command without a container's name means.
@@ -121,20 +126,20 @@ pub fn node_kind_label(kind: crate::kind::Kind) -> String {
     format!("{GROUP}/{kind}-max-gb")
 }
 
-/// Node label, written by the agent: the size in GB of the largest neutral name that a slice of the node can have by any kind. It is at
-/// least the slice's own size: a slice of 15 GB is the largest of `kerf.dev/gpu-16gb`.
+/// Node label, written by the agent: the size in GB of the largest neutral name that a slice of the node can have by
+/// any kind. It is at least the slice's own size: a slice of 15 GB is the largest of `kerf.dev/gpu-16gb`.
 pub const NODE_MAX_GB: &str = "kerf.dev/gpu-max-gb";
 
 /// Node label, written by admins: the layout of NVIDIA's device plugin for the node, by name.
 pub const LAYOUT: &str = "kerf.dev/layout";
 
-/// Annotation of a Node and of a `ClusterPolicy`, written by the extender's leader: what it changed there for a layout of NVIDIA's device
-/// plugin, and the state before.
+/// Annotation of a Node and of a `ClusterPolicy`, written by the extender's leader: what it changed there for a layout
+/// of NVIDIA's device plugin, and the state before.
 pub const PLUGIN_LAYOUT: &str = "kerf.dev/plugin-layout";
 
 /// Type of the Node condition that reports the state of the layout of NVIDIA's device plugin.
 pub const LAYOUT_CONDITION: &str = "kerf.dev/Layout";
 
-/// Node label of nos, which kerf reads so that its users need no new labels: with `mig` or `mps` the node is managed and serves slices of
-/// that kind.
+/// Node label of nos, which kerf reads so that its users need no new labels: with `mig` or `mps` the node is managed
+/// and serves slices of that kind.
 pub const NOS_PARTITIONING: &str = "nos.nebuly.com/gpu-partitioning";

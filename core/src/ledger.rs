@@ -2,9 +2,9 @@
 //!
 //! Each function returns the changed slices, or reports that nothing changes.
 //!
-//! [`Ledger`] is the account that a node's agent keeps by the [`Order`]s of a leader: a reservation exists once the agent has it on its
-//! disk. [`BindProgress`] is the leader's side of one pod's bind, and [`Change`]s keep the leader's copy of the node ([`NodeState`]) up to
-//! date (`docs/decisions/0006-ledger.md`).
+//! [`Ledger`] is the account that a node's agent keeps by the [`Order`]s of a leader: a reservation exists once the
+//! agent has it on its disk. [`BindProgress`] is the leader's side of one pod's bind, and [`Change`]s keep the leader's
+//! copy of the node ([`NodeState`]) up to date (`docs/decisions/0006-ledger.md`).
 
 mod accept;
 mod bind;
@@ -56,7 +56,8 @@ pub fn reserve(
     Ok(apply(spec, &Proposal::from_fit(owner, fit), pod.epoch))
 }
 
-/// The wanted slices with the places of a proposal reserved by the leader of `epoch`. It does not check that the places are free.
+/// The wanted slices with the places of a proposal reserved by the leader of `epoch`. It does not check that the places
+/// are free.
 #[must_use]
 pub fn apply(spec: &GpuNodeSpec, proposal: &Proposal, epoch: u64) -> GpuNodeSpec {
     let Owner { uid, key } = &proposal.owner;
@@ -114,11 +115,11 @@ pub fn release(spec: &GpuNodeSpec, uid: &PodUid) -> Option<GpuNodeSpec> {
     Some(next)
 }
 
-/// Adapts the reservations to what the kubelet did. It may give a pod an equivalent slice that is reserved for another pod; then the two
-/// pods exchange their reservations. `None` if nothing changes.
+/// Adapts the reservations to what the kubelet did. It may give a pod an equivalent slice that is reserved for another
+/// pod; then the two pods exchange their reservations. `None` if nothing changes.
 ///
-/// `owner` is the bound pod that holds a slice, by its UID, if that is known. A slice whose holder is known by its name alone is left as
-/// it is: a pod of the same name may have been deleted by force while its containers still run.
+/// `owner` is the bound pod that holds a slice, by its UID, if that is known. A slice whose holder is known by its name
+/// alone is left as it is: a pod of the same name may have been deleted by force while its containers still run.
 #[must_use]
 pub fn follow_holders<'o>(
     spec: &GpuNodeSpec,
@@ -157,8 +158,8 @@ fn reserved_elsewhere<'s>(
     let holder_of = |s: &WantedSlice| status.slice(&s.id).and_then(|o| o.holder.as_ref());
     // A slice that the same container already holds does not count, because a container may have several.
     let exact = spec.slices.iter().position(|s| is_for_container(s) && holder_of(s) != Some(holder));
-    // The kubelet passes slices of a pod's init containers on to its other containers. Therefore it does not matter in which container's
-    // name a slice is reserved, as long as it is the pod's.
+    // The kubelet passes slices of a pod's init containers on to its other containers. Therefore it does not matter in
+    // which container's name a slice is reserved, as long as it is the pod's.
     exact.or_else(|| {
         let free = |s: &WantedSlice| holder_of(s).is_none_or(|h| h.key() != holder.key());
         if has_name(&spec.slices[here]) {

@@ -1,7 +1,7 @@
 //! The decisions of kerf, as pure functions over values.
 //!
-//! Nothing in this crate reads a clock, a file, the environment, the network or a random source. Everything that a decision needs is an
-//! argument, and its result is a value. The test `core_is_pure` enforces that.
+//! Nothing in this crate reads a clock, a file, the environment, the network or a random source. Everything that a
+//! decision needs is an argument, and its result is a value. The test `core_is_pure` enforces that.
 //!
 //! | room | what it decides |
 //! |---|---|

@@ -5,9 +5,9 @@ use crate::{keys, nvidia_keys};
 
 /// Whether a node is managed, by its labels.
 ///
-/// This is the rule by which the chart's `DaemonSet` selects nodes by default. [`keys::MANAGED`] decides if it is `true` or `false`. Without
-/// it, a node is managed if it has GPUs and an admin has switched NVIDIA's device plugin off there, or if nos partitioned it. If the
-/// chart's `managedNodes` has another rule, the presence of a GpuNode decides.
+/// This is the rule by which the chart's `DaemonSet` selects nodes by default. [`keys::MANAGED`] decides if it is
+/// `true` or `false`. Without it, a node is managed if it has GPUs and an admin has switched NVIDIA's device plugin off
+/// there, or if nos partitioned it. If the chart's `managedNodes` has another rule, the presence of a GpuNode decides.
 #[must_use]
 pub fn is_managed(labels: &impl Labels) -> bool {
     let is = |key: &str, value: &str| labels.value(key) == Some(value);

@@ -58,7 +58,8 @@ name!(
     GpuUuid
 );
 name!(
-    /// The name of a slice in its node's [`GpuNodeSpec`](crate::contract::GpuNodeSpec): unique there and never used again.
+    /// The name of a slice in its node's [`GpuNodeSpec`](crate::contract::GpuNodeSpec): unique there and never used
+    /// again.
     SliceId
 );
 name!(
@@ -70,9 +71,9 @@ name!(
     PodUid
 );
 
-/// The address of a GPU on the PCI bus, in the kernel's form: `0000:65:00.0`. Policies may name a GPU by it and not by NVML's index,
-/// because indexes shift after a loss or a boot. Parsing also accepts capitals, and the domain of eight digits that NVML and nvidia-smi
-/// write (`00000000:65:00.0`).
+/// The address of a GPU on the PCI bus, in the kernel's form: `0000:65:00.0`. Policies may name a GPU by it and not by
+/// NVML's index, because indexes shift after a loss or a boot. Parsing also accepts capitals, and the domain of eight
+/// digits that NVML and nvidia-smi write (`00000000:65:00.0`).
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct PciBusId(String);

@@ -11,19 +11,22 @@ pub const GPU: &str = "nvidia.com/gpu";
 /// The device plugin's name for a replica of a GPU, if replicas are renamed.
 pub const GPU_SHARED: &str = "nvidia.com/gpu.shared";
 
-/// kerf's name for a replica by MPS. NVIDIA's device plugin serves one as [`GPU`] or [`GPU_SHARED`]; its `rename` takes any name.
+/// kerf's name for a replica by MPS. NVIDIA's device plugin serves one as [`GPU`] or [`GPU_SHARED`]; its `rename` takes
+/// any name.
 pub const GPU_MPS: &str = "nvidia.com/gpu.mps";
 
 /// The prefix of the device plugin's names for MIG instances, which the profile follows.
 pub const MIG_PREFIX: &str = "nvidia.com/mig-";
 
-/// The suffix that `renameByDefault` appends to a name (k8s-device-plugin `api/config/v1`, `DefaultSharedResourceNameSuffix`).
+/// The suffix that `renameByDefault` appends to a name (k8s-device-plugin `api/config/v1`,
+/// `DefaultSharedResourceNameSuffix`).
 pub const SHARED: &str = ".shared";
 
 /// Node label, written by GPU Operator: `true` if it has found GPUs.
 pub const PRESENT: &str = "nvidia.com/gpu.present";
 
-/// The prefix of the node labels by which GPU Operator decides what it deploys on a node: `false` keeps the program after the prefix off.
+/// The prefix of the node labels by which GPU Operator decides what it deploys on a node: `false` keeps the program
+/// after the prefix off.
 pub const DEPLOY_PREFIX: &str = "nvidia.com/gpu.deploy.";
 
 /// The value of such a label if GPU Operator deploys the program.
@@ -32,15 +35,16 @@ pub const DEPLOYED: &str = "true";
 /// The value of such a label while the MIG manager cuts the node's GPUs.
 pub const DEPLOY_PAUSED: &str = "paused-for-mig-change";
 
-/// The mark in such a label's value while the driver manager replaces the node's driver: alone instead of `true`, otherwise after the
-/// former value and a `_` (k8s-driver-manager `cmd/driver-manager`, `maybeSetPaused`).
+/// The mark in such a label's value while the driver manager replaces the node's driver: alone instead of `true`,
+/// otherwise after the former value and a `_` (k8s-driver-manager `cmd/driver-manager`, `maybeSetPaused`).
 pub const DEPLOY_PAUSED_FOR_DRIVER: &str = "paused-for-driver-upgrade";
 
-/// Node label, written by GPU Operator: the progress of the driver's upgrade (k8s-operator-libs `pkg/upgrade/consts.go`).
+/// Node label, written by GPU Operator: the progress of the driver's upgrade (k8s-operator-libs
+/// `pkg/upgrade/consts.go`).
 pub const DRIVER_UPGRADE_STATE: &str = "nvidia.com/gpu-driver-upgrade-state";
 
-/// Node labels, read by GPU Operator, of its programs that hold GPU instances. The MIG manager pauses these programs (mig-parted
-/// `reconfigure`), and the device plugin too.
+/// Node labels, read by GPU Operator, of its programs that hold GPU instances. The MIG manager pauses these programs
+/// (mig-parted `reconfigure`), and the device plugin too.
 pub const DEPLOY_CLIENTS: [&str; 4] = [
     "nvidia.com/gpu.deploy.dcgm",
     "nvidia.com/gpu.deploy.dcgm-exporter",
@@ -57,7 +61,8 @@ pub const DEPLOY_MIG_MANAGER: &str = "nvidia.com/gpu.deploy.mig-manager";
 /// Node label, read by GPU Operator: `false` keeps its driver for dynamic resource allocation off the node.
 pub const DEPLOY_DRA_DRIVER: &str = "nvidia.com/gpu.deploy.dra-driver";
 
-/// Node label: the key of the plugin's `ConfigMap` with the node's configuration (k8s-device-plugin `cmd/config-manager`).
+/// Node label: the key of the plugin's `ConfigMap` with the node's configuration (k8s-device-plugin
+/// `cmd/config-manager`).
 pub const CONFIG: &str = "nvidia.com/device-plugin.config";
 
 /// Node label: the mig-parted configuration by which the MIG manager cuts the node's GPUs.
@@ -66,7 +71,8 @@ pub const MIG_CONFIG: &str = "nvidia.com/mig.config";
 /// Node label, written by the MIG manager: `pending`, `rebooting`, `success` or `failed`.
 pub const MIG_STATE: &str = "nvidia.com/mig.config.state";
 
-/// Node label of GPU feature discovery (k8s-device-plugin `internal/lm`): the GPUs' product name, with dashes for spaces.
+/// Node label of GPU feature discovery (k8s-device-plugin `internal/lm`): the GPUs' product name, with dashes for
+/// spaces.
 pub const PRODUCT: &str = "nvidia.com/gpu.product";
 
 /// Node label of GPU feature discovery: the number of GPUs, or of devices under strategy `single`.
@@ -152,7 +158,8 @@ mod tests {
         }
     }
 
-    /// kerf also writes every label that it reads of GPU feature discovery, so that the labels stay true on managed nodes.
+    /// kerf also writes every label that it reads of GPU feature discovery, so that the labels stay true on managed
+    /// nodes.
     #[test]
     fn kerf_writes_every_label_of_gpu_feature_discovery_that_it_reads() {
         let whole = [

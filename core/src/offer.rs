@@ -1,8 +1,9 @@
 //! Which devices the kubelet may hand out, under which resource names.
 //!
-//! The kubelet picks any free healthy device of a name and does not say for which pod. It may pick by an old list, and it frees what a
-//! pod held before the agent sees the pod end. Nothing rests on `GetPreferredAllocation`, because it names no pod, and the kubelet does
-//! not call it if the topology manager has decided. Therefore each pod is kept to its reservation by what the agent grants:
+//! The kubelet picks any free healthy device of a name and does not say for which pod. It may pick by an old list, and
+//! it frees what a pod held before the agent sees the pod end. Nothing rests on `GetPreferredAllocation`, because it
+//! names no pod, and the kubelet does not call it if the topology manager has decided. Therefore each pod is kept to
+//! its reservation by what the agent grants:
 //!
 //! > By a name a device is granted only if it suits every open claim of that name.
 //!
@@ -12,17 +13,18 @@
 //! | open | the pod may be bound, so that the kubelet may allocate for it; or its slices are offered now, so that it may be bound soon |
 //! | suits | the slice is reserved by the claim's pod; or it is worth the same and neither pod must be alone |
 //!
-//! Every pod that can ask has its claims open. So whatever is granted to it suits them, until it has all its slices. The other rules decide
-//! the order of the pods, and prevent pods from waiting without need:
+//! Every pod that can ask has its claims open. So whatever is granted to it suits them, until it has all its slices.
+//! The other rules decide the order of the pods, and prevent pods from waiting without need:
 //!
-//! - The claims of a pod that may be bound are open, whatever happens to its slices, because its Binding may be on its way.
-//! - Another pod's slices are offered under all names at once, when all exist, are served, and suit what is open. So a pod whose slices
-//!   are still being cut blocks no other pod, and no two pods wait for each other.
-//! - A claim ends when the kubelet shows the slice as its pod's, for good, because until then the kubelet may reject the pod, or hand the
-//!   device on from an init container.
+//! - The claims of a pod that may be bound are open, whatever happens to its slices, because its Binding may be on its
+//!   way.
+//! - Another pod's slices are offered under all names at once, when all exist, are served, and suit what is open. So a
+//!   pod whose slices are still being cut blocks no other pod, and no two pods wait for each other.
+//! - A claim ends when the kubelet shows the slice as its pod's, for good, because until then the kubelet may reject
+//!   the pod, or hand the device on from an init container.
 //!
-//! A pod that must be alone is offered its own slices only. So its MPS shares are on one GPU, its slices on different GPUs, and on GPUs
-//! that it selects. Idle slices are not offered.
+//! A pod that must be alone is offered its own slices only. So its MPS shares are on one GPU, its slices on different
+//! GPUs, and on GPUs that it selects. Idle slices are not offered.
 
 mod bindings;
 mod claim;
@@ -47,8 +49,8 @@ pub struct ExistingSlice {
     pub model: String,
     /// The resource name under which a container holds it, by the kubelet's account; `None` while no container does.
     pub held_as: Option<ResourceName>,
-    /// Whether the pod that has reserved it has got it, now or before: the kubelet lists it for that pod, or has admitted the pod. Until
-    /// then the kubelet may reject the pod, or hand the device on from an init container.
+    /// Whether the pod that has reserved it has got it, now or before: the kubelet lists it for that pod, or has
+    /// admitted the pod. Until then the kubelet may reject the pod, or hand the device on from an init container.
     pub settled: bool,
     /// Whether a container that gets it can use it.
     pub served: bool,
@@ -74,8 +76,8 @@ pub struct Offer {
     pub healthy: BTreeMap<ResourceName, BTreeSet<DeviceId>>,
     /// Slices of complete pods that must wait until other slices of their name are allocated.
     pub waiting: BTreeSet<SliceId>,
-    /// Devices that the agent grants to no container by this name, because they do not suit what is open. The kubelet may still see them as
-    /// healthy and free.
+    /// Devices that the agent grants to no container by this name, because they do not suit what is open. The kubelet
+    /// may still see them as healthy and free.
     pub ungranted: BTreeMap<ResourceName, BTreeSet<DeviceId>>,
 }
 
@@ -137,8 +139,8 @@ impl Offer {
                     self.waiting.insert(slice.id.clone());
                 }
             }
-            // Two bound pods can exclude each other only after a restart of the kubelet or the agent. Then no device suits both, and
-            // neither is granted one.
+            // Two bound pods can exclude each other only after a restart of the kubelet or the agent. Then no device
+            // suits both, and neither is granted one.
             if blocked.is_empty() || pod.may_be_bound {
                 pod.claims().for_each(|claim| open.add(*claim));
             }

@@ -25,13 +25,14 @@ pub enum SizeError {
 
 /// Parses an amount of GPU memory and returns its nominal size: `10Gi`, `10G`, `10240Mi` and `gpu-10gb` are all 10 GB.
 ///
-/// A binary amount counts in GiB and a decimal one in GB of 10^9 bytes, each rounded up, so that "ten gigabytes" means the same in every
-/// spelling.
+/// A binary amount counts in GiB and a decimal one in GB of 10^9 bytes, each rounded up, so that "ten gigabytes" means
+/// the same in every spelling.
 pub fn parse_size(text: &str) -> Result<SizeGb, SizeError> {
     parse_memory(text).map(|(size, _)| size)
 }
 
-/// Parses an amount of GPU memory and returns its nominal size and the memory in MiB, rounded up: `10G` is 10 GB and 9,537 MiB.
+/// Parses an amount of GPU memory and returns its nominal size and the memory in MiB, rounded up: `10G` is 10 GB and
+/// 9,537 MiB.
 pub fn parse_memory(text: &str) -> Result<(SizeGb, MemoryMib), SizeError> {
     let trimmed = text.trim();
     if let Some(size) = trimmed.strip_prefix("gpu-").and_then(|rest| rest.strip_suffix("gb")) {
@@ -54,7 +55,8 @@ pub fn parse_memory(text: &str) -> Result<(SizeGb, MemoryMib), SizeError> {
     Ok((size, MemoryMib(u64::try_from(bytes.div_ceil(1 << 20)).unwrap_or(u64::MAX))))
 }
 
-/// Parses a whole number that is written as a quantity: `3`, or `3k`, as the API server writes 3000. `None` if it is negative or not whole.
+/// Parses a whole number that is written as a quantity: `3`, or `3k`, as the API server writes 3000. `None` if it is
+/// negative or not whole.
 #[must_use]
 pub fn parse_count(text: &str) -> Option<u64> {
     let (number, suffix) = split_number(text.trim());

@@ -1,7 +1,7 @@
 //! Every extended resource name that kerf emits, accepts or registers.
 //!
-//! The names are those that users know: those of NVIDIA's device plugin for MIG (k8s-device-plugin `internal/resource`) and those of nos
-//! for shares. A name promises a minimum; the request document contains what was asked for.
+//! The names are those that users know: those of NVIDIA's device plugin for MIG (k8s-device-plugin `internal/resource`)
+//! and those of nos for shares. A name promises a minimum; the request document contains what was asked for.
 
 mod plugin_name;
 
@@ -25,8 +25,8 @@ const KIND_MARK: char = '=';
 
 /// The sizes of shares that have a resource name, in GB, ascending.
 ///
-/// Each name costs a socket in every agent and a key in every node's status, so the list is short and closed: a request between two sizes
-/// takes the larger. It has every GB up to 12, and the memory sizes of common GPUs and their halves.
+/// Each name costs a socket in every agent and a key in every node's status, so the list is short and closed: a request
+/// between two sizes takes the larger. It has every GB up to 12, and the memory sizes of common GPUs and their halves.
 pub const SHARE_SIZES: [SizeGb; 24] = {
     const GB: [u32; 24] =
         [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 14, 16, 18, 20, 22, 24, 32, 40, 48, 64, 80, 96];
@@ -77,8 +77,8 @@ pub enum ResourceName {
     Whole,
     /// `nvidia.com/gpu.shared`: one of a GPU's equal time slices, whose number the policy fixes.
     Replica,
-    /// `nvidia.com/gpu.mps`: one of a GPU's equal MPS shares, whose number the policy fixes. The name differs from that of a whole GPU,
-    /// so that the kubelet never picks a share for a pod that has reserved a GPU.
+    /// `nvidia.com/gpu.mps`: one of a GPU's equal MPS shares, whose number the policy fixes. The name differs from that
+    /// of a whole GPU, so that the kubelet never picks a share for a pod that has reserved a GPU.
     MpsReplica,
     /// `nvidia.com/gpu-<N>gb`: an MPS share of N GiB.
     Mps(SizeGb),
@@ -86,8 +86,9 @@ pub enum ResourceName {
     TimeSlicing(SizeGb),
     /// `kerf.dev/gpu-<N>gb`: a slice of a size in [`NEUTRAL_SIZES`]; its kind is chosen together with the node.
     Neutral(SizeGb),
-    /// A name of NVIDIA's device plugin, with the kind that a static node serves under it. It is used if the name does not say the kind: an
-    /// MPS replica or a MIG instance as `nvidia.com/gpu`. Limits have the plugin's name alone; kerf's own documents have the kind after it.
+    /// A name of NVIDIA's device plugin, with the kind that a static node serves under it. It is used if the name does
+    /// not say the kind: an MPS replica or a MIG instance as `nvidia.com/gpu`. Limits have the plugin's name alone;
+    /// kerf's own documents have the kind after it.
     Plugin(PluginName, Kind),
 }
 
@@ -175,8 +176,8 @@ impl fmt::Display for ResourceName {
     }
 }
 
-/// Every name that kerf can give to a pod, ascending: the catalog's profiles, the parts of their compute and their replicas, whole GPUs,
-/// shares of all sizes, and the neutral names. The list is closed.
+/// Every name that kerf can give to a pod, ascending: the catalog's profiles, the parts of their compute and their
+/// replicas, whole GPUs, shares of all sizes, and the neutral names. The list is closed.
 #[must_use]
 pub fn all_names() -> Vec<ResourceName> {
     let profiles = catalog::profiles();

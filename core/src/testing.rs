@@ -1,4 +1,5 @@
-//! Sample nodes and requests for tests of this and other crates. They are built only for tests, or with feature `testing`.
+//! Sample nodes and requests for tests of this and other crates. They are built only for tests, or with feature
+//! `testing`.
 
 pub mod offer_life;
 mod simulated_node;
@@ -158,8 +159,8 @@ pub fn wanted(shapes: &[Shape]) -> Vec<WantedSlice> {
     shapes.iter().enumerate().map(slice).collect()
 }
 
-/// A static node with these labels and these numbers of devices by resource name, all of them healthy. Labels and names lack their prefix
-/// `nvidia.com/`.
+/// A static node with these labels and these numbers of devices by resource name, all of them healthy. Labels and names
+/// lack their prefix `nvidia.com/`.
 ///
 /// # Panics
 /// If the labels and devices make no static node.

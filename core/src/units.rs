@@ -45,7 +45,8 @@ impl fmt::Display for MemoryMib {
     }
 }
 
-/// A nominal size in GB: the N of `gpu-Ngb` and of a MIG profile's name. It means the minimum that the name promises, not N GiB.
+/// A nominal size in GB: the N of `gpu-Ngb` and of a MIG profile's name. It means the minimum that the name promises,
+/// not N GiB.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct SizeGb(pub u32);

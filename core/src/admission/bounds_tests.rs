@@ -283,7 +283,8 @@ fn a_denied_pod_is_refused_if_it_asks_in_any_accepted_way() {
     }
 }
 
-/// A policy with `deny` lists no dialects. The default list must not make a webhook that fails closed match `nvidia.com/mig-*`.
+/// A policy with `deny` lists no dialects. The default list must not make a webhook that fails closed match
+/// `nvidia.com/mig-*`.
 #[test]
 fn a_policy_that_denies_accepts_no_dialect() {
     let mut policies = policies(json!({"match": {"namespaces": ["web"]}, "deny": "no budget"}));

@@ -3,7 +3,8 @@
 use crate::contract::{ContainerRequest, RequestDocument};
 use serde_json::Value;
 
-/// The lists of a Pod's `spec` whose containers can have slices, in the API's order. Ephemeral containers are not among them.
+/// The lists of a Pod's `spec` whose containers can have slices, in the API's order. Ephemeral containers are not among
+/// them.
 pub const CONTAINERS: [&str; 2] = ["initContainers", "containers"];
 
 pub(super) struct Container<'p> {

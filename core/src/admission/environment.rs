@@ -1,5 +1,6 @@
-//! Finds environment variables that would bypass a slice. The kubelet gives a container's own variables precedence over the agent's.
-//! So a container that sets them could see other GPUs than its own, use another MPS daemon, or leave its limits.
+//! Finds environment variables that would bypass a slice. The kubelet gives a container's own variables precedence over
+//! the agent's. So a container that sets them could see other GPUs than its own, use another MPS daemon, or leave its
+//! limits.
 
 use super::Unfit;
 use super::container::{Container, containers};
@@ -38,8 +39,8 @@ impl fmt::Display for Variable {
     }
 }
 
-/// The variables to remove from the pod, or the refusal for the first of them. Each container's variables come from the last to the
-/// first, so that removing one does not shift the others.
+/// The variables to remove from the pod, or the refusal for the first of them. Each container's variables come from the
+/// last to the first, so that removing one does not shift the others.
 pub(super) fn leading_past(
     pod: &Value,
     document: &RequestDocument,
@@ -65,8 +66,8 @@ fn name_of(variable: &Value) -> &str {
     variable["name"].as_str().unwrap_or_default()
 }
 
-/// Whether a variable would bypass the slice of a container, or of another container if this one asks for none. It is enough that one
-/// of the kinds would be bypassed that may serve the container.
+/// Whether a variable would bypass the slice of a container, or of another container if this one asks for none. It is
+/// enough that one of the kinds would be bypassed that may serve the container.
 fn leads_past(variable: &Value, request: Option<&ContainerRequest>) -> bool {
     let name = name_of(variable);
     let shows_nothing = variable["value"].as_str().is_some_and(|value| NOTHING_VISIBLE.contains(&value));

@@ -88,12 +88,14 @@ fn text<'p>(pod: &'p Value, key: &str) -> Option<&'p str> {
     pod["spec"][key].as_str().filter(|text| !text.is_empty())
 }
 
-/// The scheduler for the pod: the policy's. If the policy names none, the pod keeps its own, because then every scheduler of the
-/// cluster calls the extender. A dialect's scheduler, which moved manifests still name, is always replaced.
+/// The scheduler for the pod: the policy's. If the policy names none, the pod keeps its own, because then every
+/// scheduler of the cluster calls the extender. A dialect's scheduler, which moved manifests still name, is always
+/// replaced.
 fn scheduler(pod: &Value, policy: &Policy) -> Result<String, Unfit> {
     let wanted = policy.scheduler_name();
     let found = text(pod, "schedulerName").unwrap_or(DEFAULT_SCHEDULER);
-    // Manifests of a dialect move over unchanged, so its scheduler is replaced and not refused, like the API server's default.
+    // Manifests of a dialect move over unchanged, so its scheduler is replaced and not refused, like the API server's
+    // default.
     if is_scheduler_of(found, &policy.spec().dialects) || found == DEFAULT_SCHEDULER {
         let given = if wanted.is_empty() { DEFAULT_SCHEDULER } else { wanted };
         return Ok(given.to_owned());

@@ -1,6 +1,6 @@
-//! The match condition of the webhook. The webhook fails closed, so the API server must call it only for pods that ask kerf under the
-//! policies in force. The API server evaluates a CEL expression. The expression and [`MatchCondition::matches`] come from the same
-//! table.
+//! The match condition of the webhook. The webhook fails closed, so the API server must call it only for pods that ask
+//! kerf under the policies in force. The API server evaluates a CEL expression. The expression and
+//! [`MatchCondition::matches`] come from the same table.
 
 use crate::keys;
 use crate::policy::Policies;
@@ -16,11 +16,11 @@ pub struct MatchCondition {
     prefixes: BTreeSet<&'static str>,
 }
 
-/// The parts of the expression that do not depend on policies: before the dialects' annotations, before their resources, and after
-/// both.
+/// The parts of the expression that do not depend on policies: before the dialects' annotations, before their
+/// resources, and after both.
 ///
-/// A dialect's resource with the amount 0 does not match, because charts write 0 for no GPU; the API server writes every amount of
-/// nothing as "0". `kerf.dev/movable` does not match either, because a cluster may set it on all pods.
+/// A dialect's resource with the amount 0 does not match, because charts write 0 for no GPU; the API server writes
+/// every amount of nothing as "0". `kerf.dev/movable` does not match either, because a cluster may set it on all pods.
 const PARTS: [&str; 3] = [
     "has(object.metadata.labels) && object.metadata.labels.exists(k, k.startsWith('kerf.dev/')) \
      || has(object.metadata.annotations) && object.metadata.annotations.exists(k, \

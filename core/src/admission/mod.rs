@@ -1,4 +1,5 @@
-//! The decision on a pod that is created. The webhook answers by it, and `kerf policy` gives the same answer without a cluster.
+//! The decision on a pod that is created. The webhook answers by it, and `kerf policy` gives the same answer without a
+//! cluster.
 
 mod container;
 mod environment;
@@ -87,8 +88,8 @@ impl Refusal {
 
 /// Decides on `pod`, a Pod's JSON that is created in `namespace`; `None` if it asks for no slice.
 ///
-/// A pod that carries fields which only kerf writes is decided on without them; see [`restored`]. If a policy selects by labels of
-/// the namespace and these are not known, the pod is refused.
+/// A pod that carries fields which only kerf writes is decided on without them; see [`restored`]. If a policy selects
+/// by labels of the namespace and these are not known, the pod is refused.
 pub fn decide<'p, 'n>(
     pod: &Value,
     namespace: impl Into<Namespace<'n>>,
@@ -139,8 +140,8 @@ pub fn decide<'p, 'n>(
     Ok(Some(Admitted { policy, document, again, fit, warnings }))
 }
 
-/// Reads the pod's request. A container that was injected after the pod's admission does not change the meaning of annotations
-/// without a container's name, unless it asks for slices too.
+/// Reads the pod's request. A container that was injected after the pod's admission does not change the meaning of
+/// annotations without a container's name, unless it asks for slices too.
 fn read(restored: &Restored, view: &PodView, reading: &Reading) -> Result<Option<PodAsk>, AskError> {
     let is_one =
         |ask: &PodAsk| ask.containers.iter().filter(|container| container.role.is_app()).count() == 1;
@@ -148,7 +149,8 @@ fn read(restored: &Restored, view: &PodView, reading: &Reading) -> Result<Option
     named.filter(is_one).map_or_else(|| request::read(view, reading), |ask| Ok(Some(ask)))
 }
 
-/// Decides on a pod whose policy has `deny`. The pod is refused if it asks in any way that some policy accepts, even with mistakes.
+/// Decides on a pod whose policy has `deny`. The pod is refused if it asks in any way that some policy accepts, even
+/// with mistakes.
 fn denied<'p>(
     view: &PodView,
     policies: &Policies,

@@ -1,10 +1,10 @@
 //! Restores a pod to what it was before kerf wrote its fields into it.
 //!
-//! Such a pod is created for one of two reasons. Another webhook changed it after kerf, and the API server calls kerf again. Or
-//! somebody copied an admitted pod, or restored it from a backup. kerf cannot tell the two apart, and any author of a pod can write
-//! these fields. So kerf trusts none of them. It removes its own names from the limits, puts back the limits that the request
-//! document records, and decides on the pod like on any other. A forged document can only claim limits that its author could have
-//! written directly.
+//! Such a pod is created for one of two reasons. Another webhook changed it after kerf, and the API server calls kerf
+//! again. Or somebody copied an admitted pod, or restored it from a backup. kerf cannot tell the two apart, and any
+//! author of a pod can write these fields. So kerf trusts none of them. It removes its own names from the limits, puts
+//! back the limits that the request document records, and decides on the pod like on any other. A forged document can
+//! only claim limits that its author could have written directly.
 
 use super::CONTAINERS;
 use crate::contract::RequestDocument;
@@ -69,8 +69,8 @@ fn is_assignment(field: &Field) -> bool {
     matches!(field, Field::Annotation(key) if key == keys::ASSIGNMENT)
 }
 
-/// Puts back the limits by which the pod asked. A document of an earlier version does not record them; then the names in the limits
-/// are the request.
+/// Puts back the limits by which the pod asked. A document of an earlier version does not record them; then the names
+/// in the limits are the request.
 fn restore_limits(pod: &mut Value, former: &RequestDocument) {
     let Some(asked) = &former.asked else { return };
     for list in CONTAINERS {
@@ -110,14 +110,15 @@ fn restore(resources: &mut Value, given: ResourceName, asked: &AskedLimits) {
     }
 }
 
-/// The members of an object in `parent`. Indexing is not used, because it would insert `null` where the object is absent.
+/// The members of an object in `parent`. Indexing is not used, because it would insert `null` where the object is
+/// absent.
 fn members<'v>(parent: &'v mut Value, key: &str) -> Option<&'v mut Map<String, Value>> {
     parent.get_mut(key)?.as_object_mut()
 }
 
 impl Restored<'_> {
-    /// The pod with explicit names in its annotations without a container's name: those of the container that they meant at
-    /// admission. Other containers may have been injected since. `None` if that changes nothing.
+    /// The pod with explicit names in its annotations without a container's name: those of the container that they
+    /// meant at admission. Other containers may have been injected since. `None` if that changes nothing.
     pub(super) fn with_names(&self, view: &PodView) -> Option<PodView> {
         let only = self.former.as_ref().and_then(only_app)?;
         let is_there = view.spec.containers.iter().any(|container| container.name == only);

@@ -1,13 +1,13 @@
 //! Decides whether a pod's processes could command the MPS daemon of their GPU, and what follows for the pod.
 //!
-//! The daemon obeys a process whose user is root on the node, regardless of its other namespaces, its capabilities and the mode of
-//! the pipe folder. Such a process changes limits and ends its neighbours' work (measured with driver 580). The daemon refuses other
-//! users, and the root of a user namespace. So either all processes of the pod must be in a user namespace, or none may be able to
-//! become root.
+//! The daemon obeys a process whose user is root on the node, regardless of its other namespaces, its capabilities and
+//! the mode of the pipe folder. Such a process changes limits and ends its neighbours' work (measured with driver 580).
+//! The daemon refuses other users, and the root of a user namespace. So either all processes of the pod must be in a
+//! user namespace, or none may be able to become root.
 //!
-//! A user namespace does not suffice for a process that may mount in it. The kubelet maps the pipe folder to the pod's users, so the
-//! pod's root owns it, and only the mount is read-only. Such a process remounts it writable and removes the daemon's socket (seen
-//! with Kubernetes 1.36, containerd 2.4 and Linux 6.18).
+//! A user namespace does not suffice for a process that may mount in it. The kubelet maps the pipe folder to the pod's
+//! users, so the pod's root owns it, and only the mount is read-only. Such a process remounts it writable and removes
+//! the daemon's socket (seen with Kubernetes 1.36, containerd 2.4 and Linux 6.18).
 
 use crate::contract::{ContainerRequest, RequestDocument, RootProcesses};
 use crate::kind::Kind;
@@ -52,7 +52,8 @@ enum Obstacle {
     Unsaid,
     /// The pod has `spec.hostUsers: true`.
     HostUsers,
-    /// A host namespace, beside which the API server allows no user namespace (core `validation.go`, `validateHostUsers`).
+    /// A host namespace, beside which the API server allows no user namespace (core `validation.go`,
+    /// `validateHostUsers`).
     HostNamespace(&'static str),
     /// A volume whose file system may not support idmapped mounts.
     Volume(String),
@@ -67,9 +68,9 @@ enum Obstacle {
 /// The fields beside which the API server refuses `hostUsers: false`.
 const HOST_NAMESPACES: [&str; 3] = ["hostNetwork", "hostPID", "hostIPC"];
 
-/// Volumes that the kubelet makes in its own folder or in a tmpfs. On a node with user namespaces these support idmapped mounts
-/// (Kubernetes, "User Namespaces": the kubelet's folder and tmpfs must). Other volumes are unknown here: NFS does not support them,
-/// nor do many file systems behind a claim, and then the container would not start.
+/// Volumes that the kubelet makes in its own folder or in a tmpfs. On a node with user namespaces these support
+/// idmapped mounts (Kubernetes, "User Namespaces": the kubelet's folder and tmpfs must). Other volumes are unknown
+/// here: NFS does not support them, nor do many file systems behind a claim, and then the container would not start.
 const OWN_VOLUMES: [&str; 5] = ["configMap", "downwardAPI", "emptyDir", "projected", "secret"];
 
 impl Root {
@@ -99,8 +100,8 @@ impl Root {
 
     /// Applies the rule to a choice that may give an MPS share. `without_mps` chooses again as if there were no MPS.
     ///
-    /// The pod gets its user namespace at creation, whatever kind it gets later. So if several kinds may serve it, every node with
-    /// one of them must have user namespaces.
+    /// The pod gets its user namespace at creation, whatever kind it gets later. So if several kinds may serve it,
+    /// every node with one of them must have user namespaces.
     pub(super) fn settle(
         self,
         mut choice: Choice,
@@ -170,8 +171,8 @@ fn gap(spec: &Value, container: &Value) -> Option<Gap> {
     }
 }
 
-/// Whether the container's processes may mount, in a user namespace too. Runtimes accept a capability's name in any case, with the
-/// kernel's prefix or without it.
+/// Whether the container's processes may mount, in a user namespace too. Runtimes accept a capability's name in any
+/// case, with the kernel's prefix or without it.
 fn may_mount(container: &Value) -> bool {
     let context = &container["securityContext"];
     let added = context["capabilities"]["add"].as_array().into_iter().flatten();
@@ -195,7 +196,8 @@ fn obstacle(spec: &Value) -> Option<Obstacle> {
     host.or_else(volume).or_else(device)
 }
 
-/// Whether the kubelet makes the volume itself. An `emptyDir` of huge pages does not count, because it is another file system.
+/// Whether the kubelet makes the volume itself. An `emptyDir` of huge pages does not count, because it is another file
+/// system.
 fn is_own(volume: &Value) -> bool {
     let medium = volume["emptyDir"]["medium"].as_str().unwrap_or_default();
     OWN_VOLUMES.iter().any(|kind| volume.get(kind).is_some_and(Value::is_object))

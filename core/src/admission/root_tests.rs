@@ -139,7 +139,8 @@ fn only_isolate_puts_a_pod_into_a_user_namespace() {
     }
 }
 
-/// A cluster with a T4 for shares only, on a node with or without user namespaces, and with an H100 in MIG mode if `mig` is true.
+/// A cluster with a T4 for shares only, on a node with or without user namespaces, and with an H100 in MIG mode if
+/// `mig` is true.
 fn supply(users: bool, mig: bool) -> Supply {
     let mut index = SupplyIndex::default();
     index.show("t4".into(), &GpuNodeSpec::default(), &node_status(&["T4-16GB"]));
@@ -163,7 +164,8 @@ fn policies(rule: &str) -> Policies {
     Policies { pods: vec![policy.try_into().unwrap()], nodes: Vec::new() }
 }
 
-/// The decision on a pod: its kind, whether it gets a user namespace, how its root processes are treated, and the number of warnings.
+/// The decision on a pod: its kind, whether it gets a user namespace, how its root processes are treated, and the
+/// number of warnings.
 fn outcome(rule: &str, supply: &Supply, pod: &Value) -> Result<(Kind, bool, RootProcesses, usize), String> {
     let policies = policies(rule);
     let admitted = decide(pod, "default", &policies, supply).map_err(|refusal| {
@@ -258,8 +260,8 @@ fn a_second_decision_equals_the_first() {
     }
 }
 
-/// The decision on a pod that asks for 10 GB, in a cluster with a T4, an H100 and neutral names: its name, its kinds, whether it gets
-/// a user namespace, and how its root processes are treated.
+/// The decision on a pod that asks for 10 GB, in a cluster with a T4, an H100 and neutral names: its name, its kinds,
+/// whether it gets a user namespace, and how its root processes are treated.
 fn open_outcome(rule: &str, without: &[&str], spec: Value) -> (String, Vec<Kind>, bool, RootProcesses) {
     let mut index = SupplyIndex::default();
     for (name, model) in [("t4", "T4-16GB"), ("h100", "H100-80GB")] {

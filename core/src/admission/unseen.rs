@@ -1,10 +1,10 @@
-//! Finds environment variables that kerf cannot see: those that `envFrom` brings from a ConfigMap or a Secret. They take precedence
-//! over the agent's too (only `env` takes precedence over them), and admission reads no such object. So the user of an MPS share gets a
-//! warning.
+//! Finds environment variables that kerf cannot see: those that `envFrom` brings from a ConfigMap or a Secret. They
+//! take precedence over the agent's too (only `env` takes precedence over them), and admission reads no such object. So
+//! the user of an MPS share gets a warning.
 //!
-//! The pod is not refused, because most pods with `envFrom` bring no such variable. A process may also change its own environment in
-//! any case; the daemon limits the effect, or the agent reports over-use. `NVIDIA_VISIBLE_DEVICES` needs no warning, because the CDI
-//! specification of a slice sets it last.
+//! The pod is not refused, because most pods with `envFrom` bring no such variable. A process may also change its own
+//! environment in any case; the daemon limits the effect, or the agent reports over-use. `NVIDIA_VISIBLE_DEVICES` needs
+//! no warning, because the CDI specification of a slice sets it last.
 
 use super::container::containers;
 use super::environment::MPS_PREFIX;

@@ -8,8 +8,8 @@ use crate::mig::{MigTable, Profile};
 use crate::resource::ResourceName;
 use crate::units::MemoryMib;
 
-/// The slices of a rule's layout on a GPU with this much memory, of which shares may not use the part `beside`. `None` if the rule has no
-/// layout, or if the GPU cannot have all of its slices.
+/// The slices of a rule's layout on a GPU with this much memory, of which shares may not use the part `beside`. `None`
+/// if the rule has no layout, or if the GPU cannot have all of its slices.
 ///
 /// Each MIG profile gets a fixed place, the same on every GPU with this table.
 #[must_use]
@@ -40,7 +40,8 @@ pub fn laid_out(
                 rule.replica(kind, memory.saturating_sub(beside))?
             }
         };
-        // No GPU has more than one share for each GiB. The check comes before the allocation, so that a mistyped count takes no memory.
+        // No GPU has more than one share for each GiB. The check comes before the allocation, so that a mistyped count
+        // takes no memory.
         if u64::from(count) > rule.mps.memory_percent.of(memory).0 / 1024 {
             return None;
         }

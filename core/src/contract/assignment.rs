@@ -1,4 +1,5 @@
-//! The assignment document: the slices that a bound pod was given. People and `kerf explain` read it; no decision depends on it.
+//! The assignment document: the slices that a bound pod was given. People and `kerf explain` read it; no decision
+//! depends on it.
 
 use super::Shape;
 use crate::kind::Kind;
@@ -16,8 +17,8 @@ pub struct AssignmentDocument {
     pub version: u32,
     /// One entry for each slice; empty on a static node.
     pub slices: Vec<AssignedSlice>,
-    /// The devices of NVIDIA's device plugin on a static node. No GPU is named, because the plugin chooses it. Empty on a managed
-    /// node.
+    /// The devices of NVIDIA's device plugin on a static node. No GPU is named, because the plugin chooses it. Empty on
+    /// a managed node.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub devices: Vec<AssignedDevices>,
     /// The kinds that the pod's policy prefers to the one that it got, best first. Empty for most pods.
@@ -37,7 +38,8 @@ pub struct PassedKind {
     /// Nodes that kube-scheduler offered and that can never serve the request by this kind.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub never: u32,
-    /// Nodes with the kind that kube-scheduler did not offer, because of taints, CPU, volumes, affinity or other checks of its own.
+    /// Nodes with the kind that kube-scheduler did not offer, because of taints, CPU, volumes, affinity or other checks
+    /// of its own.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub excluded: u32,
     /// Those of the excluded nodes that have a taint which the pod does not tolerate.
@@ -45,8 +47,8 @@ pub struct PassedKind {
     pub tainted: u32,
 }
 
-/// The text for Events and `kerf explain`: `mps was preferred: no free capacity on 12 nodes, 4 nodes with free capacity are excluded
-/// by taints`.
+/// The text for Events and `kerf explain`: `mps was preferred: no free capacity on 12 nodes, 4 nodes with free capacity
+/// are excluded by taints`.
 impl fmt::Display for PassedKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { kind, full, never, excluded, tainted } = *self;

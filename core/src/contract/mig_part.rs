@@ -3,8 +3,8 @@
 use crate::mig::ComputeInstance;
 use serde::{Deserialize, Serialize};
 
-/// The part of a GPU instance that a slice is. Documents leave it out for the whole instance, and have `{start, compute}` for a
-/// compute instance and `{replica}` for a replica.
+/// The part of a GPU instance that a slice is. Documents leave it out for the whole instance, and have `{start,
+/// compute}` for a compute instance and `{replica}` for a replica.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum MigPart {

@@ -1,5 +1,5 @@
-//! The documents that kerf's programs exchange. Each has one writer and a version. Agents and the extender also exchange messages over
-//! streams; see the crate `protocol`.
+//! The documents that kerf's programs exchange. Each has one writer and a version. Agents and the extender also
+//! exchange messages over streams; see the crate `protocol`.
 //!
 //! | document | where | written by |
 //! |---|---|---|
@@ -9,9 +9,9 @@
 //! | [`GpuNodeStatus`] | `GpuNode.status` | that node's agent |
 //! | [`AssignmentDocument`] | Pod annotation `kerf.dev/assignment` | extender, with the Binding |
 //!
-//! During an update kerf's programs are of two versions, so a reader ignores unknown fields. A change that a reader must not ignore
-//! comes with another version of the document. The exception is [`NodePolicy`] inside of `GpuNode.spec`. An admin may write it, so an
-//! unknown field is refused there, as in policy files.
+//! During an update kerf's programs are of two versions, so a reader ignores unknown fields. A change that a reader
+//! must not ignore comes with another version of the document. The exception is [`NodePolicy`] inside of
+//! `GpuNode.spec`. An admin may write it, so an unknown field is refused there, as in policy files.
 
 mod assignment;
 mod chosen;

@@ -8,8 +8,8 @@ use serde::{Deserialize, Serialize};
 pub struct Peer {
     /// The other GPU's NVML index.
     pub index: u32,
-    /// Active NVLinks between the two, also through NVSwitches. 0 if there are none, or if all pairs of the node have the same
-    /// number.
+    /// Active NVLinks between the two, also through NVSwitches. 0 if there are none, or if all pairs of the node have
+    /// the same number.
     #[serde(default, skip_serializing_if = "is_none")]
     pub nvlinks: u32,
     /// What both are behind on the PCI bus. Absent if there is nothing, or if it is the same for all pairs of the node.

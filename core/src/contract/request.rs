@@ -1,4 +1,5 @@
-//! The request document: what a pod asks for, normalised by the webhook. The extender and the agent never read the user's spelling.
+//! The request document: what a pod asks for, normalised by the webhook. The extender and the agent never read the
+//! user's spelling.
 
 use super::Chosen;
 use crate::kind::{IsolationClass, Kind, KindLabel};
@@ -22,8 +23,8 @@ pub struct RequestDocument {
     pub version: u32,
     /// The isolation class that holds for the pod.
     pub isolation: IsolationClass,
-    /// The containers that ask for slices, in the order in which the kubelet serves them: init containers and sidecars, then app
-    /// containers.
+    /// The containers that ask for slices, in the order in which the kubelet serves them: init containers and sidecars,
+    /// then app containers.
     pub containers: Vec<ContainerRequest>,
     /// The GPUs that may serve the pod; absent for all GPUs.
     #[serde(default, skip_serializing_if = "GpuSelection::is_all")]
@@ -37,8 +38,8 @@ pub struct RequestDocument {
     /// Labels that the pod's node must have by its policy, with their values.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub nodes: BTreeMap<String, String>,
-    /// The limits by which each container asked, before the webhook replaced them. Containers that asked by annotation are not in it.
-    /// Absent in documents of earlier versions, which did not record it.
+    /// The limits by which each container asked, before the webhook replaced them. Containers that asked by annotation
+    /// are not in it. Absent in documents of earlier versions, which did not record it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub asked: Option<BTreeMap<String, AskedLimits>>,
     /// The kinds that the policy allows on GPUs of a model, by short name. A model that is absent allows every kind.
@@ -88,7 +89,8 @@ pub struct ContainerRequest {
     pub profile: Option<Profile>,
     /// How many slices the container asks for.
     pub count: u32,
-    /// The resource name in the container's limits. It has the kind beside it if only a static node serves this kind under the name.
+    /// The resource name in the container's limits. It has the kind beside it if only a static node serves this kind
+    /// under the name.
     #[serde(flatten, with = "limit")]
     pub resource: ResourceName,
     /// The kinds that may serve a neutral name, the preferred one first; empty for a concrete name.
@@ -100,7 +102,8 @@ pub struct ContainerRequest {
     /// The least share of a GPU's compute that each slice must have; absent if none is asked for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub compute: Option<ComputePercent>,
-    /// Whether each slice must be on another GPU, because other systems count GPUs and not slices. Absent for most pods.
+    /// Whether each slice must be on another GPU, because other systems count GPUs and not slices. Absent for most
+    /// pods.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub distinct_gpus: bool,
 }
@@ -240,11 +243,11 @@ impl RequestDocument {
 
     /// What the pod holds over its whole life, container by container. This is what kerf reserves for it.
     ///
-    /// An ordinary init container holds what the containers after it leave of its slices, usually nothing. What it holds stays the
-    /// pod's until the pod ends, because the kubelet gives it to no other pod before.
+    /// An ordinary init container holds what the containers after it leave of its slices, usually nothing. What it
+    /// holds stays the pod's until the pod ends, because the kubelet gives it to no other pod before.
     ///
-    /// The kubelet gives any slice of a name to any container of the pod that asks by this name. So each container gets what the most
-    /// demanding of them asks for: the named profile, the largest size, and the most memory and compute.
+    /// The kubelet gives any slice of a name to any container of the pod that asks by this name. So each container gets
+    /// what the most demanding of them asks for: the named profile, the largest size, and the most memory and compute.
     #[must_use]
     pub fn holdings(&self) -> Cow<'_, [ContainerRequest]> {
         let as_it_is =
@@ -274,8 +277,8 @@ impl RequestDocument {
         })
     }
 
-    /// The kind of the pod's first slice, by which metrics count the pod. `None` if the pod asks for none, or if several kinds may
-    /// serve it.
+    /// The kind of the pod's first slice, by which metrics count the pod. `None` if the pod asks for none, or if
+    /// several kinds may serve it.
     #[must_use]
     pub fn kind(&self) -> Option<Kind> {
         self.containers.first().and_then(ContainerRequest::only_kind)

@@ -13,7 +13,8 @@ use serde_json::{Value, json};
 
 const NEW: &str = "aFieldOfTomorrow";
 
-/// The places of objects in a document, each as a JSON pointer. Tables by name are left out, because their keys are no fields.
+/// The places of objects in a document, each as a JSON pointer. Tables by name are left out, because their keys are no
+/// fields.
 fn objects(document: &Value, tables: &[&str]) -> Vec<String> {
     let (mut found, mut left) = (Vec::new(), vec![(String::new(), document)]);
     while let Some((at, value)) = left.pop() {

@@ -1,7 +1,7 @@
 //! The desired state of one node: the slices that it should have, their reservations, and its policy.
 //!
-//! The agent keeps it as its ledger. In `GpuNode.spec` only the policy is still written. Agents take over slices that an extender of
-//! an earlier version wrote there.
+//! The agent keeps it as its ledger. In `GpuNode.spec` only the policy is still written. Agents take over slices that
+//! an extender of an earlier version wrote there.
 
 use super::{MigPart, NodePolicy};
 use crate::kind::Kind;
@@ -16,7 +16,8 @@ use std::fmt;
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct GpuNodeSpec {
-    /// The number of the write. Extenders of earlier versions raised it by one each time; 0 in a spec that none of them wrote.
+    /// The number of the write. Extenders of earlier versions raised it by one each time; 0 in a spec that none of them
+    /// wrote.
     pub revision: u64,
     /// The epoch of the leader that wrote last. An agent that takes the spec over obeys no leader of an older epoch.
     pub epoch: u64,
@@ -54,12 +55,14 @@ pub struct Reservation {
     pub namespace: String,
     /// Name of the pod that owns the reservation.
     pub pod: String,
-    /// The container that holds the slice in the end. That is an init container only if the pod needs fewer slices later.
+    /// The container that holds the slice in the end. That is an init container only if the pod needs fewer slices
+    /// later.
     pub container: String,
     /// The resource name under which the kubelet must offer the slice.
     pub resource: ResourceName,
-    /// Whether the kubelet is offered no other pod's slices of this name until it has taken this pod's. The pod needs its own slices,
-    /// because they are on one GPU, on different GPUs, or on GPUs that the pod selects. Absent for most pods.
+    /// Whether the kubelet is offered no other pod's slices of this name until it has taken this pod's. The pod needs
+    /// its own slices, because they are on one GPU, on different GPUs, or on GPUs that the pod selects. Absent for most
+    /// pods.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub alone: bool,
     /// The epoch of the leader that made the reservation.
@@ -183,7 +186,8 @@ impl Shape {
         self.mig_part().replica()
     }
 
-    /// The memory that is accounted for the slice on a GPU with `total`. It has no meaning for MIG, which accounts by placement.
+    /// The memory that is accounted for the slice on a GPU with `total`. It has no meaning for MIG, which accounts by
+    /// placement.
     #[must_use]
     pub fn memory_of(self, total: MemoryMib) -> MemoryMib {
         match self {
@@ -192,8 +196,8 @@ impl Shape {
         }
     }
 
-    /// The compute that an MPS share takes on a GPU with `total`, in hundredths of `total`'s MiB. That is what was asked for, or as
-    /// large a part as of the memory. 0 for other slices, whose compute kerf does not limit.
+    /// The compute that an MPS share takes on a GPU with `total`, in hundredths of `total`'s MiB. That is what was
+    /// asked for, or as large a part as of the memory. 0 for other slices, whose compute kerf does not limit.
     #[must_use]
     pub fn compute_of(self, total: MemoryMib) -> u64 {
         match self {
@@ -203,8 +207,9 @@ impl Shape {
         }
     }
 
-    /// Whether a slice of this shape can be offered under a name. Under a neutral name every slice can, unless it is a part of a GPU
-    /// instance. Whether it meets the request depends on the pod's request document then, not on the name.
+    /// Whether a slice of this shape can be offered under a name. Under a neutral name every slice can, unless it is a
+    /// part of a GPU instance. Whether it meets the request depends on the pod's request document then, not on the
+    /// name.
     #[must_use]
     pub fn keeps(self, name: ResourceName) -> bool {
         match (self, name) {
@@ -232,7 +237,8 @@ impl Shape {
         }
     }
 
-    /// The part of a GPU's compute that was asked for. `None` for slices other than MPS shares, because only these limit compute.
+    /// The part of a GPU's compute that was asked for. `None` for slices other than MPS shares, because only these
+    /// limit compute.
     #[must_use]
     pub fn compute(self) -> Option<ComputePercent> {
         match self {

@@ -15,8 +15,8 @@ use thiserror::Error;
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(from = "StatusWire", into = "StatusWire")]
 pub struct GpuNodeStatus {
-    /// The largest size whose neutral name the kubelet has registered, with those of all smaller sizes. Absent while the kubelet has
-    /// not registered them, and from agents of earlier versions, which have no neutral names.
+    /// The largest size whose neutral name the kubelet has registered, with those of all smaller sizes. Absent while
+    /// the kubelet has not registered them, and from agents of earlier versions, which have no neutral names.
     pub neutral_up_to: Option<SizeGb>,
     /// The node's GPUs, ordered by NVML index.
     pub gpus: Vec<GpuStatus>,
@@ -80,12 +80,12 @@ pub struct GpuStatus {
     /// Total memory as NVML reports it, in MiB.
     #[serde(rename = "memoryMib")]
     pub memory: MemoryMib,
-    /// The part of the total memory that the driver reserves and no process can use (NVML's `nvmlMemory_v2_t.reserved`). Absent from
-    /// agents of earlier versions.
+    /// The part of the total memory that the driver reserves and no process can use (NVML's
+    /// `nvmlMemory_v2_t.reserved`). Absent from agents of earlier versions.
     #[serde(rename = "reservedMib", default, skip_serializing_if = "Option::is_none")]
     pub reserved: Option<MemoryMib>,
-    /// The kinds of slice that can be cut now, by the GPU's mode and the node's policy: `[mig]` while MIG mode is on, else other
-    /// kinds.
+    /// The kinds of slice that can be cut now, by the GPU's mode and the node's policy: `[mig]` while MIG mode is on,
+    /// else other kinds.
     pub kinds: Vec<Kind>,
     /// Memory used by processes that no slice of kerf's accounts for. It is not offered.
     #[serde(rename = "outsideMib", default, skip_serializing_if = "MemoryMib::is_zero")]
@@ -140,7 +140,8 @@ pub struct SliceStatus {
     /// Why it is not ready, for an operator.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
-    /// The reservation of the slice. Absent for an idle slice, and from agents of earlier versions, which left it in the spec.
+    /// The reservation of the slice. Absent for an idle slice, and from agents of earlier versions, which left it in
+    /// the spec.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reservation: Option<SliceReservation>,
     /// Whether it is no longer in the ledger, and is destroyed as soon as possible.

@@ -1,5 +1,5 @@
-//! The serialized form of a status. It has the MIG table of a model once and not with each GPU. Eight GPUs' tables were a third of an
-//! idle node's object, and the API server's work on a write grows with the object.
+//! The serialized form of a status. It has the MIG table of a model once and not with each GPU. Eight GPUs' tables were
+//! a third of an idle node's object, and the API server's work on a write grows with the object.
 
 use super::status::{Condition, GpuNodeStatus, GpuStatus, SliceStatus, Summary};
 use crate::kind::Kind;

@@ -18,7 +18,8 @@ pub enum MemoryState {
     Idle,
     /// In no slice, but a slice could be cut from it.
     Free,
-    /// In no slice, and no slice can be cut from it: what MIG leaves over, or all of a GPU from which nothing can be cut.
+    /// In no slice, and no slice can be cut from it: what MIG leaves over, or all of a GPU from which nothing can be
+    /// cut.
     Unusable,
     /// Used by processes that no slice of kerf's accounts for.
     Outside,
@@ -54,7 +55,8 @@ pub fn by_state(gpu: &GpuStatus, slices: &[SliceStatus]) -> BTreeMap<MemoryState
     let mut instances = BTreeMap::<Instance, (MemoryState, MemoryMib)>::new();
     for slice in &here {
         match slice.shape.instance() {
-            // Compute instances share the memory of their GPU instance. It counts once, in the strongest state of any of them.
+            // Compute instances share the memory of their GPU instance. It counts once, in the strongest state of any
+            // of them.
             Some(instance) => {
                 let counted = instances.entry(instance).or_insert((state(slice), slice.memory));
                 counted.0 = counted.0.min(state(slice));
@@ -108,8 +110,8 @@ fn usable(
     if gpu.kinds.is_empty() || is_full || !fits { MemoryMib(0) } else { rest }
 }
 
-/// The number of free memory slices on which some profile can be placed, and the number of all free ones. The first is 0 beside
-/// instances that cannot exist together.
+/// The number of free memory slices on which some profile can be placed, and the number of all free ones. The first is
+/// 0 beside instances that cannot exist together.
 fn memory_slices(table: &MigTable, instances: impl Iterator<Item = Instance>) -> (u32, u32) {
     let axis = Placement { start: 0, size: table.axis() }.mask();
     let Ok(geometry) = Geometry::of(table, instances) else { return (0, axis.count_ones()) };

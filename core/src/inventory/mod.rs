@@ -1,7 +1,8 @@
 //! The inventory of a node, as packing needs it: its GPUs, and on each GPU the slices that are taken or idle.
 //!
-//! It is made from a node's desired state and its status. Slices in doubt count as taken: a slice that only the status has, and a
-//! slice that a pod holds without a reservation. The extender counts a node as full if it cannot read its status.
+//! It is made from a node's desired state and its status. Slices in doubt count as taken: a slice that only the status
+//! has, and a slice that a pod holds without a reservation. The extender counts a node as full if it cannot read its
+//! status.
 
 mod memory;
 
@@ -25,7 +26,8 @@ pub struct NodeInventory {
     pub gpus: Vec<GpuInventory>,
     /// How close the GPUs are to each other, by their indexes in `gpus`.
     pub closeness: Closeness,
-    /// The largest neutral name that the kubelet has registered; `None` if it has none, as with agents of earlier versions.
+    /// The largest neutral name that the kubelet has registered; `None` if it has none, as with agents of earlier
+    /// versions.
     pub neutral_up_to: Option<SizeGb>,
     /// Whether the node supports pods in user namespaces. `None` if the Node was not read; then it is assumed to.
     pub user_namespaces: Option<bool>,
@@ -72,8 +74,9 @@ pub struct PlacedSlice {
 pub enum Occupancy {
     /// It is reserved, held, or not made by kerf.
     Taken,
-    /// It was given back, but the agent has not reported it as idle. The kubelet may have given it to another pod than the one that
-    /// had reserved it. It may be reserved as it is, because reservations follow what the kubelet did. It must not be destroyed.
+    /// It was given back, but the agent has not reported it as idle. The kubelet may have given it to another pod than
+    /// the one that had reserved it. It may be reserved as it is, because reservations follow what the kubelet did. It
+    /// must not be destroyed.
     Released(SliceId),
     /// No pod has it, so it may be reserved again or destroyed.
     Idle(SliceId),
@@ -135,7 +138,8 @@ fn gpu_inventory(
     }
 }
 
-/// Whether a slice without a holder is about to be destroyed: it is no longer desired, or a desired slice takes its place.
+/// Whether a slice without a holder is about to be destroyed: it is no longer desired, or a desired slice takes its
+/// place.
 fn is_leaving(slice: &SliceStatus, wanted: &[Wanted<'_>]) -> bool {
     let place = slice.shape.instance().map(|i| i.placement);
     let wanted = wanted.iter().filter(|w| *w.gpu == slice.gpu).filter_map(|w| w.shape.instance());

@@ -8,7 +8,8 @@ use crate::packing::{Placed, Source};
 use crate::planner::{Observed, Obstacle, Plan, check, plan};
 use std::collections::BTreeSet;
 
-/// The slices that the node should have once the leader of `epoch` has reserved the proposal's places, or the reason against it.
+/// The slices that the node should have once the leader of `epoch` has reserved the proposal's places, or the reason
+/// against it.
 pub fn accept(
     desired: &GpuNodeSpec,
     proposal: &Proposal,
@@ -39,14 +40,14 @@ pub fn accept(
         return Err(Rejection::Taken(format!("slice {id} cannot be made: {obstacle}")));
     }
     check(observed, &next.slices, &plan).map_err(|violation| Rejection::Taken(violation.to_string()))?;
-    // Idle slices that were never made and now cannot be made are dropped. Otherwise a leader would count them as capacity and propose them
-    // in vain.
+    // Idle slices that were never made and now cannot be made are dropped. Otherwise a leader would count them as
+    // capacity and propose them in vain.
     let is_dropped = |slice: &WantedSlice| {
         let is_refused = plan.refused.iter().any(|(id, _)| *id == slice.id);
         slice.reservation.is_none() && gpus.contains(&slice.gpu) && is_refused
     };
-    // The plan finds the instance of a new place already there if a pod that is gone still holds it. That slice must stay, because its
-    // containers run.
+    // The plan finds the instance of a new place already there if a pod that is gone still holds it. That slice must
+    // stay, because its containers run.
     if let Some(held) = next.slices.iter().find(|slice| is_dropped(slice) && !is_idle(slice, status)) {
         return Err(in_use(&held.id));
     }
@@ -88,8 +89,9 @@ fn in_use(id: &SliceId) -> Rejection {
     Rejection::Taken(format!("slice {id} is in use"))
 }
 
-/// Another slice that wants the compute instance of this place. It must be checked here, because the planner gives an existing instance to
-/// each slice that wants it. An idle slice in the way does not count, because the proposal names it for reuse or destruction.
+/// Another slice that wants the compute instance of this place. It must be checked here, because the planner gives an
+/// existing instance to each slice that wants it. An idle slice in the way does not count, because the proposal names
+/// it for reuse or destruction.
 fn compute_instance_twice<'n>(
     next: &'n GpuNodeSpec,
     place: &Placed,
@@ -102,9 +104,9 @@ fn compute_instance_twice<'n>(
     same().find(|slice| !is_own(slice)).or_else(|| same().nth(1))
 }
 
-/// A reserved slice on one of the proposal's GPUs that the plan does not reach. Other GPUs do not matter, because each GPU is planned by
-/// itself. It may also be an older reservation that cannot be cut at present. Then the GPU accepts no new one, because both might be
-/// promised one place.
+/// A reserved slice on one of the proposal's GPUs that the plan does not reach. Other GPUs do not matter, because each
+/// GPU is planned by itself. It may also be an older reservation that cannot be cut at present. Then the GPU accepts no
+/// new one, because both might be promised one place.
 fn unreachable<'p>(
     next: &GpuNodeSpec,
     gpus: &BTreeSet<&GpuUuid>,

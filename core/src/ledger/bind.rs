@@ -1,6 +1,7 @@
 //! The leader's steps from a pod's proposal to its Binding, for one bind.
 //!
-//! `Reserve` → done, and all slices are ready → `Mark` → done → Binding → `Outcome`, if the result of the Binding is definite.
+//! `Reserve` → done, and all slices are ready → `Mark` → done → Binding → `Outcome`, if the result of the Binding is
+//! definite.
 
 use super::{Answer, Limits, Moment, Order, OrderKind, Owner, Proposal, Rejection};
 use crate::contract::{GpuNodeStatus, SliceState, SliceStatus};
@@ -150,14 +151,16 @@ impl BindFailure {
 }
 
 impl BindProgress {
-    /// A bind of the proposal's owner by the leader of `epoch`, with its timeout at `gate`. `attempt` is unique for the pod and the epoch.
+    /// A bind of the proposal's owner by the leader of `epoch`, with its timeout at `gate`. `attempt` is unique for the
+    /// pod and the epoch.
     #[must_use]
     pub fn new(proposal: Proposal, epoch: u64, attempt: u64, gate: Moment, limits: Limits) -> Self {
         let owner = proposal.owner.clone();
         Self { owner, epoch, attempt, gate, limits, shown: Shown::None, stage: Stage::New(proposal) }
     }
 
-    /// Returns the actions that follow from an input. From `lease` on, this leader's Lease may belong to another replica.
+    /// Returns the actions that follow from an input. From `lease` on, this leader's Lease may belong to another
+    /// replica.
     pub fn on(&mut self, input: &Input<'_>, now: Moment, lease: Moment) -> Vec<Action> {
         if let Input::Shown(slices) = input {
             self.shown = Shown::of(slices, &self.owner.uid);
@@ -208,7 +211,8 @@ impl BindProgress {
                 self.cutting(last, now)
             }
             (Stage::Marking { last, sent }, Ok(_)) => {
-                // The agent counts a Binding as over after `Limits::binding`, and only this part of it is for the sending.
+                // The agent counts a Binding as over after `Limits::binding`, and only this part of it is for the
+                // sending.
                 if now >= (*last).min(*sent + self.limits.send) {
                     return self.end(BindFailure::Expiring);
                 }
@@ -241,7 +245,8 @@ impl BindProgress {
             Shown::Cutting => Vec::new(),
             Shown::Ready => {
                 self.stage = Stage::Marking { last, sent: now };
-                // If the agent answers `NotReady`, it is newer than this copy. Then only a later `Shown` input counts as ready.
+                // If the agent answers `NotReady`, it is newer than this copy. Then only a later `Shown` input counts
+                // as ready.
                 self.shown = Shown::Cutting;
                 let mark = OrderKind::Mark { uid: self.owner.uid.clone(), attempt: self.attempt };
                 vec![self.send(mark)]
@@ -279,7 +284,8 @@ impl BindProgress {
         Action::Send(Order { epoch: self.epoch, kind })
     }
 
-    /// Ends the bind without a Binding. `Outcome` is sent if the agent may have the mark, so that it does not wait for a Binding.
+    /// Ends the bind without a Binding. `Outcome` is sent if the agent may have the mark, so that it does not wait for
+    /// a Binding.
     fn end(&mut self, failure: BindFailure) -> Vec<Action> {
         let is_marked = matches!(self.stage, Stage::Marking { .. });
         self.stage = Stage::Ended;

@@ -105,8 +105,9 @@ pub struct Change {
     pub closed: Option<String>,
 }
 
-/// The change that turns a copy of `from` into one of `to`. From [`NodeState::default`] it contains everything in `to`. An agent computes
-/// it when its stream takes the next message, so that a slow reader gets fewer and larger changes instead of a queue.
+/// The change that turns a copy of `from` into one of `to`. From [`NodeState::default`] it contains everything in `to`.
+/// An agent computes it when its stream takes the next message, so that a slow reader gets fewer and larger changes
+/// instead of a queue.
 #[must_use]
 pub fn difference(from: &NodeState, to: &NodeState) -> Change {
     let (old, new) = (by_key(&from.status), by_key(&to.status));

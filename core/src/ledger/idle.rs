@@ -1,4 +1,5 @@
-//! Idle slices by the node's policy: disallowed ones are removed, those of a layout always exist, and warm ones are kept ready.
+//! Idle slices by the node's policy: disallowed ones are removed, those of a layout always exist, and warm ones are
+//! kept ready.
 
 use super::new_id;
 use crate::contract::{GpuNodeSpec, GpuNodeStatus, GpuRule, MigPart, NodePolicy, Shape, WantedSlice};
@@ -8,8 +9,8 @@ use crate::names::{GpuUuid, SliceId};
 use crate::packing::{self, Fleet, Standing, warm};
 use std::collections::BTreeSet;
 
-/// Removes idle slices that the node's policy does not allow, so that their GPU can change its mode or kind. Reserved and held slices stay.
-/// `None` if all are allowed. The agent must have observed the whole node before.
+/// Removes idle slices that the node's policy does not allow, so that their GPU can change its mode or kind. Reserved
+/// and held slices stay. `None` if all are allowed. The agent must have observed the whole node before.
 #[must_use]
 pub fn drop_disallowed(spec: &GpuNodeSpec, status: &GpuNodeStatus) -> Option<GpuNodeSpec> {
     let is_allowed = |slice: &WantedSlice| {
@@ -56,8 +57,9 @@ fn allows(rule: &GpuRule, shape: Shape) -> bool {
     rule.kinds.contains(&shape.kind()) && is_part_allowed
 }
 
-/// Adds the missing idle slices that the node's policy lays out or keeps warm, as far as there is room without destroying anything. GPUs in
-/// `resting` are left out. `None` if nothing is added. The agent must have observed the whole node before.
+/// Adds the missing idle slices that the node's policy lays out or keeps warm, as far as there is room without
+/// destroying anything. GPUs in `resting` are left out. `None` if nothing is added. The agent must have observed the
+/// whole node before.
 #[must_use]
 pub fn keep_warm(
     spec: &GpuNodeSpec,

@@ -155,7 +155,8 @@ fn is_legal(spec: &GpuNodeSpec, status: &GpuNodeStatus) -> bool {
 }
 
 proptest! {
-    /// Whatever exists and whatever is wanted: added slices are legal, nothing is destroyed for them, and a second call adds nothing.
+    /// Whatever exists and whatever is wanted: added slices are legal, nothing is destroyed for them, and a second call
+    /// adds nothing.
     #[test]
     fn keeping_warm_destroys_nothing_and_settles(
         asks in prop::collection::vec((0_usize..9, 0_usize..8, any::<bool>()), 0..24),

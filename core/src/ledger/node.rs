@@ -9,8 +9,8 @@
 //!                     released              released                     released
 //! ```
 //!
-//! The ledger has no clock and no disk. The caller passes the time, and must write [`Ledger::saved`] to disk before it answers an order
-//! that [adds](Kept::Added) a reservation.
+//! The ledger has no clock and no disk. The caller passes the time, and must write [`Ledger::saved`] to disk before it
+//! answers an order that [adds](Kept::Added) a reservation.
 
 mod upkeep;
 
@@ -70,7 +70,8 @@ struct OpenBinding {
 struct LookUp {
     at: Moment,
     interval: Duration,
-    /// Whether to look the pod up although a Binding may still be made: a pod that is gone stays gone, so an early answer can suffice.
+    /// Whether to look the pod up although a Binding may still be made: a pod that is gone stays gone, so an early
+    /// answer can suffice.
     early: bool,
 }
 
@@ -83,8 +84,8 @@ impl LookUp {
     }
 }
 
-/// The part of a ledger that the node's disk keeps. Marks are not in it, which saves one sync for each pod: after a restart every
-/// reservation counts as marked.
+/// The part of a ledger that the node's disk keeps. Marks are not in it, which saves one sync for each pod: after a
+/// restart every reservation counts as marked.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Saved {
@@ -126,7 +127,8 @@ pub enum Kept {
 pub enum BoundPod {
     /// The pod is bound here and has not ended.
     Alive,
-    /// The pod is bound here and has ended or was deleted. A pod that is only missing in a new list must be left out instead.
+    /// The pod is bound here and has ended or was deleted. A pod that is only missing in a new list must be left out
+    /// instead.
     Ended,
 }
 
@@ -157,7 +159,8 @@ pub struct Due {
 }
 
 impl Ledger {
-    /// Restores the ledger from disk. Every pod counts as one whose Binding may have been sent, because marks are not on disk.
+    /// Restores the ledger from disk. Every pod counts as one whose Binding may have been sent, because marks are not
+    /// on disk.
     #[must_use]
     pub fn restore(saved: Saved, limits: Limits, now: Moment) -> Self {
         let Saved { desired, epoch } = saved;
@@ -209,8 +212,8 @@ impl Ledger {
         self.epoch == epoch
     }
 
-    /// Executes an order. A caller with a disk calls [`Self::reserve`] itself, because that shows whether the answer must wait for the
-    /// disk.
+    /// Executes an order. A caller with a disk calls [`Self::reserve`] itself, because that shows whether the answer
+    /// must wait for the disk.
     pub fn follow(&mut self, order: &Order, seen: Seen<'_>, now: Moment) -> Result<Done, Rejection> {
         let done = Done { lifetime: Duration::ZERO };
         match &order.kind {
@@ -248,7 +251,8 @@ impl Ledger {
         Ok(Kept::Added)
     }
 
-    /// Records that the leader is about to send a Binding of the pod. Until its result is known, the reservation ends only with the pod.
+    /// Records that the leader is about to send a Binding of the pod. Until its result is known, the reservation ends
+    /// only with the pod.
     pub fn mark(
         &mut self,
         epoch: u64,
@@ -308,8 +312,8 @@ impl Ledger {
         Ok(())
     }
 
-    /// Updates the ledger from the node's own watch of pods; `bound_here` has all pods that it shows. Returns the owners of released
-    /// reservations.
+    /// Updates the ledger from the node's own watch of pods; `bound_here` has all pods that it shows. Returns the
+    /// owners of released reservations.
     pub fn pods(&mut self, bound_here: &BTreeMap<PodUid, BoundPod>, now: Moment) -> Vec<Owner> {
         let mut ended = Vec::new();
         for (uid, entry) in &mut self.entries {
@@ -331,7 +335,8 @@ impl Ledger {
         ended.iter().filter_map(|uid| self.give_back(uid)).collect()
     }
 
-    /// Updates the ledger from a look-up of a pod that was `asked` at this time. Returns the owner of a released reservation.
+    /// Updates the ledger from a look-up of a pod that was `asked` at this time. Returns the owner of a released
+    /// reservation.
     pub fn looked_up(&mut self, uid: &PodUid, asked: Moment, found: Found) -> Option<Owner> {
         match found {
             // Both are final, because a pod is bound at most once and its UID is never used again.
@@ -341,7 +346,8 @@ impl Ledger {
                 let entry = self.entries.get_mut(uid)?;
                 entry.bound = true;
                 entry.open.clear();
-                // The next look-up keeps its interval: otherwise each reading of a watch that does not show the pod would cause one.
+                // The next look-up keeps its interval: otherwise each reading of a watch that does not show the pod
+                // would cause one.
                 entry.look_up.early = false;
             }
             Found::Unbound => {
@@ -385,8 +391,8 @@ impl Ledger {
         }
     }
 
-    /// Takes over all slices that a lost ledger had assigned to a pod bound here, or none. Reservations that are here already stay as they
-    /// are.
+    /// Takes over all slices that a lost ledger had assigned to a pod bound here, or none. Reservations that are here
+    /// already stay as they are.
     pub fn adopt(&mut self, owner: &Owner, slices: &[WantedSlice], now: Moment) {
         let is_taken = |slice: &WantedSlice| self.desired.slices.iter().any(|known| known.id == slice.id);
         if slices.is_empty() || self.entries.contains_key(&owner.uid) || slices.iter().any(is_taken) {

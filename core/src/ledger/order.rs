@@ -27,7 +27,8 @@ pub struct Limits {
     pub reservation: Duration,
     /// The time after which the API server or its client has ended every request.
     pub request: Duration,
-    /// The time between a mark and its Binding. A leader also sends no Binding in the last part of this length of a reservation's lifetime.
+    /// The time between a mark and its Binding. A leader also sends no Binding in the last part of this length of a
+    /// reservation's lifetime.
     pub send: Duration,
 }
 

@@ -1,5 +1,5 @@
-//! Random histories of a ledger: two leaders with outdated copies, messages that come late, twice or never, restarts, and pods that are
-//! bound, deleted and bound elsewhere.
+//! Random histories of a ledger: two leaders with outdated copies, messages that come late, twice or never, restarts,
+//! and pods that are bound, deleted and bound elsewhere.
 
 use super::*;
 use crate::contract::{GpuRule, MigPart, NodePolicy, Shape, WantedSlice};

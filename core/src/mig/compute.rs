@@ -6,8 +6,8 @@ use std::fmt;
 use std::str::FromStr;
 use thiserror::Error;
 
-/// The profile of a compute instance: `1c.3g.40gb` is one compute slice of a `3g.40gb`. A compute instance with all slices is written
-/// like its GPU instance: `3g.40gb`.
+/// The profile of a compute instance: `1c.3g.40gb` is one compute slice of a `3g.40gb`. A compute instance with all
+/// slices is written like its GPU instance: `3g.40gb`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ComputeProfile {
     compute: u8,
@@ -44,8 +44,8 @@ impl ComputeProfile {
         Self::new(of.compute(), of)
     }
 
-    /// All profiles in a GPU instance of profile `of`, ordered by slices. Hopper's second profile with one slice and more
-    /// multiprocessors is left out, because it has no name of its own.
+    /// All profiles in a GPU instance of profile `of`, ordered by slices. Hopper's second profile with one slice and
+    /// more multiprocessors is left out, because it has no name of its own.
     pub fn all(of: Profile) -> impl Iterator<Item = Self> {
         (1..=of.compute()).filter_map(move |compute| Self::new(compute, of))
     }
@@ -62,7 +62,8 @@ impl ComputeProfile {
         self.of
     }
 
-    /// The compute slices of the GPU instance at which it may start, ascending. As many instances fit beside each other.
+    /// The compute slices of the GPU instance at which it may start, ascending. As many instances fit beside each
+    /// other.
     #[must_use]
     pub const fn starts(self) -> &'static [u8] {
         starts(self.of.compute(), self.compute)
@@ -165,8 +166,8 @@ impl ComputeGeometry {
         instances.into_iter().try_fold(Self::empty(of), |geometry, i| geometry.place(i.compute, i.start))
     }
 
-    /// This geometry with one more compute instance of `compute` slices. The sum of the slices needs no check, because instances that
-    /// do not overlap cannot exceed it.
+    /// This geometry with one more compute instance of `compute` slices. The sum of the slices needs no check, because
+    /// instances that do not overlap cannot exceed it.
     pub fn place(mut self, compute: u8, start: u8) -> Result<Self, ComputeIllegal> {
         let profile =
             ComputeProfile::new(compute, self.of).ok_or(ComputeIllegal::NotOffered(compute, self.of))?;

@@ -87,7 +87,8 @@ impl<'t> Geometry<'t> {
         Ok(())
     }
 
-    /// Whether an instance of `entry` could be placed at `start` now. The caller must take `start` from the entry's own starts.
+    /// Whether an instance of `entry` could be placed at `start` now. The caller must take `start` from the entry's own
+    /// starts.
     #[must_use]
     pub fn has_room(&self, entry: &ProfileEntry, start: u8) -> bool {
         self.admits(entry, Placement { start, size: entry.size }).is_ok()

@@ -8,8 +8,8 @@ use thiserror::Error;
 
 /// What a profile has beside compute and memory.
 ///
-/// The suffixes are those of the MIG user guide: `+me` for the media engines, `+me.all` for all of them, `-me` for none, and `+gfx`
-/// for graphics.
+/// The suffixes are those of the MIG user guide: `+me` for the media engines, `+me.all` for all of them, `-me` for
+/// none, and `+gfx` for graphics.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Extras {
     /// No suffix: the profile's ordinary engines.
@@ -68,8 +68,8 @@ impl Profile {
         self.size
     }
 
-    /// Whether an instance takes engines that only one instance of a GPU can have: the media extension, or all media engines (MIG
-    /// user guide: one instance may include media extensions).
+    /// Whether an instance takes engines that only one instance of a GPU can have: the media extension, or all media
+    /// engines (MIG user guide: one instance may include media extensions).
     #[must_use]
     pub const fn claims_media(self) -> bool {
         matches!(self.extras, Extras::Media | Extras::AllMedia)
@@ -97,7 +97,8 @@ pub struct UnknownProfile(pub String);
 impl FromStr for Profile {
     type Err = UnknownProfile;
 
-    /// Parses the grammar of go-nvlib's `pkg/nvlib/device/mig_profile.go`, for profiles with a full-size compute instance.
+    /// Parses the grammar of go-nvlib's `pkg/nvlib/device/mig_profile.go`, for profiles with a full-size compute
+    /// instance.
     fn from_str(text: &str) -> Result<Self, UnknownProfile> {
         let unknown = || UnknownProfile(text.to_owned());
         let number = |digits: &str| match digits.as_bytes() {

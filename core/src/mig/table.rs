@@ -6,8 +6,8 @@ use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::sync::Arc;
 
-/// NVML's id of a GPU instance profile, as `nvmlDeviceCreateGpuInstanceWithPlacement` takes it. Ids have a meaning only together with
-/// the GPU's table: 19 is `1g` on most GPUs, but not on all.
+/// NVML's id of a GPU instance profile, as `nvmlDeviceCreateGpuInstanceWithPlacement` takes it. Ids have a meaning only
+/// together with the GPU's table: 19 is `1g` on most GPUs, but not on all.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct GiProfileId(pub u32);

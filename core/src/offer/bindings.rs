@@ -18,8 +18,8 @@ enum Binding {
 }
 
 impl Bindings {
-    /// Updates the Bindings of `reserved` pods; `is_bound` returns whether the API server shows a pod as bound and not ended. Call it
-    /// before an offer.
+    /// Updates the Bindings of `reserved` pods; `is_bound` returns whether the API server shows a pod as bound and not
+    /// ended. Call it before an offer.
     pub fn take_pods<'r>(
         &mut self,
         reserved: impl IntoIterator<Item = &'r PodUid>,
@@ -34,8 +34,8 @@ impl Bindings {
         self.0 = reserved.into_iter().filter_map(|uid| Some((uid.clone(), binding(uid)?))).collect();
     }
 
-    /// Adds what the status will report: for each reservation its pod, and whether the slice is ready. Call it before the status is
-    /// published, because the extender may send a Binding as soon as it reads one.
+    /// Adds what the status will report: for each reservation its pod, and whether the slice is ready. Call it before
+    /// the status is published, because the extender may send a Binding as soon as it reads one.
     pub fn take_status<'r>(&mut self, reserved: impl IntoIterator<Item = (&'r PodUid, bool)>) {
         let mut ready: BTreeMap<&PodUid, bool> = BTreeMap::new();
         for (uid, is_ready) in reserved {

@@ -7,8 +7,8 @@ use crate::inventory::NodeInventory;
 use crate::names::NodeName;
 use std::collections::BTreeMap;
 
-/// How good a node is for a pod; less is better. Costs count only within one rank, because other ranks are other kinds of slices with other
-/// units.
+/// How good a node is for a pod; less is better. Costs count only within one rank, because other ranks are other kinds
+/// of slices with other units.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Place {
     /// The first of the request's plans that the node can serve.
@@ -28,7 +28,8 @@ impl Fit {
 /// The nodes for a pod, sorted by what they offer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Selection<N> {
-    /// The best place with its node. The lesser node wins among equal places, so that the scheduler and `kerf simulate` decide alike.
+    /// The best place with its node. The lesser node wins among equal places, so that the scheduler and `kerf simulate`
+    /// decide alike.
     pub best: Option<(N, Place)>,
     /// All nodes that serve the pod by the same plan as the best one, with their costs, in the order of the input.
     pub equal: Vec<(N, Cost)>,
@@ -39,8 +40,9 @@ pub struct Selection<N> {
 }
 
 impl<N: Copy + Ord> Selection<N> {
-    /// At most `most` nodes of the best plan, the cheapest ones. If too many cost the same, it returns the best node and others at equal
-    /// distances in the input: nodes come sorted by zone or name, so that the first ones would all be alike.
+    /// At most `most` nodes of the best plan, the cheapest ones. If too many cost the same, it returns the best node
+    /// and others at equal distances in the input: nodes come sorted by zone or name, so that the first ones would all
+    /// be alike.
     #[must_use]
     pub fn shortlist(mut self, most: usize) -> Vec<N> {
         let Some((best, place)) = self.best else { return Vec::new() };

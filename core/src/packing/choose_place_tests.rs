@@ -339,7 +339,8 @@ fn pods() -> impl Strategy<Value = RequestDocument> {
     })
 }
 
-/// Every combination of the kinds of all names, counted like the digits of a number: the first name's first kind comes first.
+/// Every combination of the kinds of all names, counted like the digits of a number: the first name's first kind comes
+/// first.
 fn every_plan(pod: &RequestDocument) -> Vec<RequestDocument> {
     let mut all = vec![pod.clone()];
     for container in &pod.containers {

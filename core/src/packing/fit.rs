@@ -50,7 +50,8 @@ pub enum Source {
     Cut(Vec<SliceId>),
 }
 
-/// Finds the best places for `request` on `node`, a node of `fleet`. It follows the first of the request's plans that fits the node.
+/// Finds the best places for `request` on `node`, a node of `fleet`. It follows the first of the request's plans that
+/// fits the node.
 pub fn fit(node: &NodeInventory, request: &RequestDocument, fleet: &Fleet) -> Result<Fit, Refusal> {
     if request.containers.iter().all(|container| !container.resource.is_neutral()) {
         return fit_first(node, request, &[Cow::Borrowed(request)], fleet);
@@ -65,8 +66,9 @@ pub(super) fn by_plan(request: &RequestDocument) -> Vec<Cow<'_, RequestDocument>
 
 /// Like [`fit`], for a request whose plans are already computed.
 ///
-/// The node counts as full if it is full for any plan, because pods may end. Otherwise the first plan's refusal is returned. Plans with a
-/// kind that no GPU of the node serves are skipped, so that they do not hide the refusals of the others.
+/// The node counts as full if it is full for any plan, because pods may end. Otherwise the first plan's refusal is
+/// returned. Plans with a kind that no GPU of the node serves are skipped, so that they do not hide the refusals of the
+/// others.
 pub(super) fn fit_first(
     node: &NodeInventory,
     request: &RequestDocument,
@@ -121,8 +123,8 @@ fn place_all(node: &NodeInventory, request: &RequestDocument, fleet: &Fleet) -> 
         spots: Vec::new(),
     };
     let in_order: Vec<usize> = (0..holdings.len()).collect();
-    // The request's order comes first. A second pass places the largest slices first, and the search helps only where slices must be
-    // spread.
+    // The request's order comes first. A second pass places the largest slices first, and the search helps only where
+    // slices must be spread.
     let placing = empty().place_each(&holdings, &in_order).or_else(|refusal| {
         let order = largest_first(&holdings);
         let found = if order == in_order { Err(refusal) } else { empty().place_each(&holdings, &order) };
@@ -154,8 +156,8 @@ fn is_whole(holding: &ContainerRequest) -> bool {
     holding.only_kind() == Some(Kind::Whole)
 }
 
-/// The indexes of the holdings, the largest first. A small slice at its best place may block two larger ones after it, whereas a large one
-/// leaves places for small ones.
+/// The indexes of the holdings, the largest first. A small slice at its best place may block two larger ones after it,
+/// whereas a large one leaves places for small ones.
 fn largest_first(holdings: &[ContainerRequest]) -> Vec<usize> {
     let compute = |holding: &ContainerRequest| match holding.resource {
         ResourceName::Mig(profile) => profile.compute(),
@@ -213,7 +215,8 @@ struct Spot {
 }
 
 impl Placing<'_> {
-    /// Places all holdings in this order. The slices of a name that belongs on one GPU are placed together with the first of them.
+    /// Places all holdings in this order. The slices of a name that belongs on one GPU are placed together with the
+    /// first of them.
     fn place_each(mut self, holdings: &[ContainerRequest], order: &[usize]) -> Result<Self, Refusal> {
         let mut done = BTreeSet::new();
         for &number in order {
@@ -229,8 +232,8 @@ impl Placing<'_> {
         Ok(self)
     }
 
-    /// Chooses the GPUs for all slices of a holding's name together, if each must be on a different GPU: only then closeness can be
-    /// compared. Cost goes first, and closeness decides among places of equal cost.
+    /// Chooses the GPUs for all slices of a holding's name together, if each must be on a different GPU: only then
+    /// closeness can be compared. Cost goes first, and closeness decides among places of equal cost.
     fn choose_closest(&mut self, holding: &ContainerRequest, holdings: &[ContainerRequest]) {
         let name = holding.resource;
         let apart = is_whole(holding) || self.spread(name) == Spread::DistinctGpus;
@@ -295,8 +298,8 @@ impl Placing<'_> {
         Ok(())
     }
 
-    /// Tries one GPU after the other for each slice, if some slices must be on different GPUs. Other slices of the pod may have taken the
-    /// only place at their own best one, although all fit together.
+    /// Tries one GPU after the other for each slice, if some slices must be on different GPUs. Other slices of the pod
+    /// may have taken the only place at their own best one, although all fit together.
     fn search(&self, holdings: &[ContainerRequest], order: &[usize]) -> Option<Self> {
         // With a single name, placing one slice after the other finds places if there are any.
         let is_one_name = holdings.windows(2).all(|pair| pair[0].resource == pair[1].resource);
@@ -371,7 +374,8 @@ pub(super) struct Candidate {
 }
 
 impl Candidate {
-    /// The cost that goes before closeness. For a whole GPU it leaves out the work of making it, which takes hardly any time.
+    /// The cost that goes before closeness. For a whole GPU it leaves out the work of making it, which takes hardly any
+    /// time.
     fn level(&self) -> Cost {
         match self.shape {
             Shape::Whole { .. } => Cost(self.cost.0 - share::work(&self.source).0),
@@ -380,8 +384,8 @@ impl Candidate {
     }
 }
 
-/// The cheapest place on those GPUs of the node that may serve. Among equal costs it takes the GPU whose removal hurts the closeness of the
-/// others least, then the first.
+/// The cheapest place on those GPUs of the node that may serve. Among equal costs it takes the GPU whose removal hurts
+/// the closeness of the others least, then the first.
 pub(super) fn best(
     node: &NodeInventory,
     request: &ContainerRequest,

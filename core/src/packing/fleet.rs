@@ -1,5 +1,5 @@
-//! All GPUs that MIG can cut, by model and by how they are cut. The fleet returns the cost of a place, and the cheapest place for one more
-//! request.
+//! All GPUs that MIG can cut, by model and by how they are cut. The fleet returns the cost of a place, and the cheapest
+//! place for one more request.
 
 use super::mig::{Choice, Cut, Groups, Model, Order, PlaceId, Way};
 use super::{Cost, Terms};
@@ -7,7 +7,8 @@ use crate::contract::ContainerRequest;
 use crate::mig::{Instance, MigTable};
 use std::borrow::Cow;
 
-/// The extra cost of a memory slice of a fully used model against an unused one, for requests that another model could serve as well.
+/// The extra cost of a memory slice of a fully used model against an unused one, for requests that another model could
+/// serve as well.
 const SCARCE_SLICE: u64 = 200_000;
 
 /// The number of ways of making room that are computed to the end, the cheapest ones first, because each searches the
@@ -21,7 +22,8 @@ pub struct FleetGpu {
     gpu: u32,
 }
 
-/// A move that makes room: the instance at `moved` on `gpu` ends, a new one is placed at `new` on `to`, and then `choice` is free on `gpu`.
+/// A move that makes room: the instance at `moved` on `gpu` ends, a new one is placed at `new` on `to`, and then
+/// `choice` is free on `gpu`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Move {
     /// The GPU on which room is made.
@@ -74,7 +76,8 @@ impl Fleet {
         Some(FleetGpu { model, gpu: self.models[model].add(cut) })
     }
 
-    /// Updates the cut of a GPU, which is `known` to the fleet or new to it. `None` for the same reasons as in [`add`](Self::add).
+    /// Updates the cut of a GPU, which is `known` to the fleet or new to it. `None` for the same reasons as in
+    /// [`add`](Self::add).
     pub fn show(
         &mut self,
         known: Option<FleetGpu>,
@@ -208,9 +211,9 @@ impl Fleet {
         Some((model.instance(choice.place), Choice { cost, ..choice }, destroyed))
     }
 
-    /// The one move that makes room for one more request of a class: an instance smaller than the request leaves its place and gets another
-    /// one. The request's cost after the move is minimal. `movable` returns whether a held place may be moved, and `may_come` whether its
-    /// instance may go to a GPU.
+    /// The one move that makes room for one more request of a class: an instance smaller than the request leaves its
+    /// place and gets another one. The request's cost after the move is minimal. `movable` returns whether a held place
+    /// may be moved, and `may_come` whether its instance may go to a GPU.
     pub fn best_move(
         &mut self,
         class: ClassId,
@@ -253,7 +256,8 @@ impl Fleet {
         found
     }
 
-    /// The part of the free memory slices that plain profiles cannot use, as the mean over the profiles: FGD's fragmentation rate.
+    /// The part of the free memory slices that plain profiles cannot use, as the mean over the profiles: FGD's
+    /// fragmentation rate.
     #[must_use]
     pub fn fragmentation(&self) -> f64 {
         let parts = self.models.iter().map(|groups| groups.model.fragments());
@@ -284,8 +288,8 @@ impl Fleet {
     }
 }
 
-/// The part of a place's cost that is not in its state: unused memory, and how much of the model is in use. It is zero for a request by
-/// profile, because only a request by size can go to another model.
+/// The part of a place's cost that is not in its state: unused memory, and how much of the model is in use. It is zero
+/// for a request by profile, because only a request by size can go to another model.
 fn premium(groups: &Groups, place: PlaceId, request: &ContainerRequest) -> Cost {
     if request.profile.is_some() {
         return Cost::default();

@@ -45,9 +45,9 @@ pub(super) fn part(
     shared_out(gpu, (ResourceName::Compute(profile), profile.of()), first, beside, fleet)
 }
 
-/// The cheapest place for a replica: on the GPU instance with the most pods that has a replica left, otherwise on a new one. A request with
-/// a compute minimum gets none, because pods that take turns have no compute of their own at each moment. The memory is what the others
-/// leave.
+/// The cheapest place for a replica: on the GPU instance with the most pods that has a replica left, otherwise on a new
+/// one. A request with a compute minimum gets none, because pods that take turns have no compute of their own at each
+/// moment. The memory is what the others leave.
 pub(super) fn replica(
     gpu: &GpuInventory,
     profile: Profile,
@@ -72,8 +72,8 @@ fn has_memory(gpu: &GpuInventory, profile: Profile, request: &ContainerRequest) 
 /// A place on a shared GPU instance, with the idle slices that must go for it.
 type Beside = (Shape, Vec<SliceId>);
 
-/// The cheapest place for a slice of this name on a GPU instance of this profile. An instance that is already shared comes first: among
-/// those where `beside` finds a place the least one. Otherwise `first` of a new instance is taken.
+/// The cheapest place for a slice of this name on a GPU instance of this profile. An instance that is already shared
+/// comes first: among those where `beside` finds a place the least one. Otherwise `first` of a new instance is taken.
 fn shared_out<K: Ord>(
     gpu: &GpuInventory,
     (name, profile): (ResourceName, Profile),
@@ -95,15 +95,16 @@ fn shared_out<K: Ord>(
     }
     let shape = Shape::of_instance(place.shape.instance()?, first);
     let source = match place.source {
-        // The whole instance is idle. The plan destroys its slice; replicas use the instance as it is, compute instances need a new one.
+        // The whole instance is idle. The plan destroys its slice; replicas use the instance as it is, compute
+        // instances need a new one.
         Source::Idle(id) => Source::Cut(vec![id]),
         cut @ Source::Cut(_) => cut,
     };
     Some(Candidate { shape, source, cost: place.cost })
 }
 
-/// A replica on a GPU instance of which `most` pods may have one. Instances with the most pods come first, and idle replicas before new
-/// ones.
+/// A replica on a GPU instance of which `most` pods may have one. Instances with the most pods come first, and idle
+/// replicas before new ones.
 fn turn(gpu: &GpuInventory, instance: Instance, most: u8) -> Option<(Reverse<usize>, Beside)> {
     let number = |shape: Shape| shape.replica().filter(|_| shape.instance() == Some(instance));
     let taken: BTreeSet<u8> = gpu.taken().filter_map(number).collect();

@@ -5,7 +5,8 @@ use crate::inventory::GpuInventory;
 use crate::kind::Kind;
 
 impl GpuInventory {
-    /// Adds the GPU to a fleet, or updates it there. The fleet has only GPUs that MIG can cut on demand, so others are removed.
+    /// Adds the GPU to a fleet, or updates it there. The fleet has only GPUs that MIG can cut on demand, so others are
+    /// removed.
     pub fn join(&self, fleet: &mut Fleet, known: Option<FleetGpu>) -> Option<FleetGpu> {
         if !self.kinds.contains(&Kind::Mig) || self.layout.is_some() {
             if let Some(known) = known {

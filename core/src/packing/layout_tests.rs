@@ -97,7 +97,8 @@ fn a_layout_is_cut_beside_slices_that_are_still_held() {
 }
 
 proptest! {
-    /// Whatever pods come and go: every slice on the GPU is of the layout, and after each round all of the layout exists.
+    /// Whatever pods come and go: every slice on the GPU is of the layout, and after each round all of the layout
+    /// exists.
     #[test]
     fn a_gpu_has_its_layout_and_nothing_else(
         steps in prop::collection::vec((0_usize..6, any::<bool>()), 1..24), is_mig in any::<bool>(),

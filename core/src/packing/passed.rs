@@ -1,4 +1,5 @@
-//! The kinds that a pod's policy prefers to the one that it gets, and why it did not get them. Only people read this; no decision does.
+//! The kinds that a pod's policy prefers to the one that it gets, and why it did not get them. Only people read this;
+//! no decision does.
 
 use super::{KindPlan, Refusal, plans};
 use crate::contract::{PassedKind, RequestDocument};
@@ -54,7 +55,8 @@ impl PassedKind {
                 self.excluded += 1;
                 self.tainted += u32::from(verdict == SchedulerVerdict::Tainted);
             }
-            // Another pod takes the room of an offered node before the next decision, or the quota is full, so it is not counted.
+            // Another pod takes the room of an offered node before the next decision, or the quota is full, so it is
+            // not counted.
             Ok(()) | Err(_) => {}
         }
     }

@@ -7,8 +7,8 @@ use crate::resource::{ResourceName, share_size};
 use std::borrow::Cow;
 use std::collections::BTreeSet;
 
-/// Only this many neutral names of a pod are combined with each other: four kinds each make 64 plans. Pods hardly ever have more names, and
-/// each plan may be tried on each node.
+/// Only this many neutral names of a pod are combined with each other: four kinds each make 64 plans. Pods hardly ever
+/// have more names, and each plan may be tried on each node.
 const NAMES_COMBINED: usize = 3;
 
 /// One kind for each neutral name of a pod, in the order of its containers; empty if all its names fix their kind.
@@ -48,8 +48,9 @@ impl Rank {
     }
 }
 
-/// The plans of a request, best first: every combination of the kinds that may serve its neutral names, beginning with the first kind of
-/// the first name. It is one empty plan if no name is neutral, and no plan if no kind may serve all containers of a name.
+/// The plans of a request, best first: every combination of the kinds that may serve its neutral names, beginning with
+/// the first kind of the first name. It is one empty plan if no name is neutral, and no plan if no kind may serve all
+/// containers of a name.
 #[must_use]
 pub fn plans(request: &RequestDocument) -> Vec<KindPlan> {
     let mut plans = vec![KindPlan::default()];
@@ -78,8 +79,8 @@ fn extended(plan: &KindPlan, name: ResourceName, kinds: &[Kind]) -> Vec<KindPlan
     kinds.into_iter().map(with).collect()
 }
 
-/// The kinds that may serve all containers of a neutral name, in the order of the first container, because the kubelet gives any device of
-/// a name to any of them. Empty if the containers ask for different profiles.
+/// The kinds that may serve all containers of a neutral name, in the order of the first container, because the kubelet
+/// gives any device of a name to any of them. Empty if the containers ask for different profiles.
 fn common_kinds(request: &RequestDocument, name: ResourceName) -> Vec<Kind> {
     let containers = || request.containers.iter().filter(|container| container.resource == name);
     let profiles: BTreeSet<Profile> = containers().filter_map(|container| container.profile).collect();
@@ -116,8 +117,8 @@ impl RequestDocument {
     }
 }
 
-/// The resource name of the planned kind for a request by neutral name. A share has as many GiB as the name says. The name stays neutral
-/// for a GPU instance, because its profile depends on the GPU.
+/// The resource name of the planned kind for a request by neutral name. A share has as many GiB as the name says. The
+/// name stays neutral for a GPU instance, because its profile depends on the GPU.
 pub(super) fn own_name(request: &ContainerRequest) -> Option<ResourceName> {
     match (request.resource, request.only_kind()?) {
         (ResourceName::Neutral(_), Kind::Whole) => Some(ResourceName::Whole),

@@ -70,8 +70,8 @@ pub enum Refusal {
     /// The request would fit, and its room is in use.
     #[error("GPU slices in use")]
     NoRoom,
-    /// The node's kubelet has not registered the neutral name in the request, or the agent is of an earlier version that does not report
-    /// it.
+    /// The node's kubelet has not registered the neutral name in the request, or the agent is of an earlier version
+    /// that does not report it.
     #[error(
         "resource name kerf.dev/gpu-<N>gb not registered on the node: update its kerf agent, or wait until it has started"
     )]

@@ -37,7 +37,8 @@ pub(super) fn shape(gpu: &GpuInventory, name: ResourceName, request: &ContainerR
     }
 }
 
-/// The place for a share on `gpu`. All shares of a GPU are of one kind, and together they stay within the policy's limits.
+/// The place for a share on `gpu`. All shares of a GPU are of one kind, and together they stay within the policy's
+/// limits.
 pub(super) fn candidate(gpu: &GpuInventory, shape: Shape) -> Option<Candidate> {
     let kind = shape.kind();
     if gpu.taken().any(|taken| taken.kind() != kind) || shape.size().share_memory() > gpu.for_shares() {
@@ -58,9 +59,9 @@ pub(super) fn candidate(gpu: &GpuInventory, shape: Shape) -> Option<Candidate> {
     Some(Candidate { shape, cost: rank + work(&source), source })
 }
 
-/// Whether a request of this size may take a whole GPU of size `gpu`. It must ask for more than half of it, so that no small request takes
-/// a large GPU. A request for a whole GPU without a size may take any. A request for several `distinct` GPUs may take larger ones, because
-/// a process cannot use several fenced parts of GPUs.
+/// Whether a request of this size may take a whole GPU of size `gpu`. It must ask for more than half of it, so that no
+/// small request takes a large GPU. A request for a whole GPU without a size may take any. A request for several
+/// `distinct` GPUs may take larger ones, because a process cannot use several fenced parts of GPUs.
 #[must_use]
 pub fn is_worth_whole(asked: SizeGb, gpu: SizeGb, distinct: bool) -> bool {
     asked == SizeGb::ANY || asked <= gpu && (distinct || asked.0.saturating_mul(2) > gpu.0)

@@ -4,9 +4,9 @@ use crate::kind::Kind;
 
 /// How a pod's slices of one name are spread over a node's GPUs.
 ///
-/// The kubelet gives any slice of a name to any of the pod's containers that request the name. It asks the agent for a preference only if
-/// no NUMA node has decided before. Therefore the requirement of one container holds for all slices of the name: the container has what it
-/// needs whatever the kubelet picks.
+/// The kubelet gives any slice of a name to any of the pod's containers that request the name. It asks the agent for a
+/// preference only if no NUMA node has decided before. Therefore the requirement of one container holds for all slices
+/// of the name: the container has what it needs whatever the kubelet picks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Spread {
     /// Any GPUs, in any combination.
@@ -18,8 +18,8 @@ pub enum Spread {
 }
 
 impl Spread {
-    /// The spread for slices of one name and kind. Each item is a container: the number of its slices, and whether they must be on
-    /// different GPUs.
+    /// The spread for slices of one name and kind. Each item is a container: the number of its slices, and whether they
+    /// must be on different GPUs.
     #[must_use]
     pub fn of(kind: Option<Kind>, containers: impl IntoIterator<Item = (u32, bool)>) -> Self {
         let several = containers.into_iter().filter(|(count, _)| *count > 1);

@@ -1,4 +1,5 @@
-//! Idle slices that are cut ahead of demand. They go beside everything that exists, so that nothing is destroyed for them.
+//! Idle slices that are cut ahead of demand. They go beside everything that exists, so that nothing is destroyed for
+//! them.
 
 use super::Fleet;
 use super::fit::{best, occupy};
@@ -12,8 +13,8 @@ use crate::resource::ResourceName;
 use crate::units::SizeGb;
 use std::collections::BTreeSet;
 
-/// The slices to cut on `node` so that each name has as many idle slices as wanted, or as there is room for. Each idle slice counts for one
-/// name only. GPUs in `resting` are left out.
+/// The slices to cut on `node` so that each name has as many idle slices as wanted, or as there is room for. Each idle
+/// slice counts for one name only. GPUs in `resting` are left out.
 #[must_use]
 pub fn warm(
     mut node: NodeInventory,
@@ -43,8 +44,9 @@ pub fn warm(
     new
 }
 
-/// The number of idle slices that each ask lacks. A slice that serves several asks counts for the one that leaves the fewest missing, and
-/// for the first among equals. So a slice that was cut for one ask is never counted for another and cut again.
+/// The number of idle slices that each ask lacks. A slice that serves several asks counts for the one that leaves the
+/// fewest missing, and for the first among equals. So a slice that was cut for one ask is never counted for another and
+/// cut again.
 fn missing(node: &NodeInventory, asked: &[(Vec<ContainerRequest>, u32)]) -> Vec<u32> {
     let idle: Vec<_> =
         node.gpus.iter().flat_map(|gpu| gpu.idle().map(move |(_, shape)| (gpu, shape))).collect();
@@ -94,8 +96,8 @@ fn serves(gpu: &GpuInventory, shape: Shape, request: &ContainerRequest) -> bool 
         }
 }
 
-/// The requests that pods may make under a name. A name with a profile is served by that profile if a GPU has it, because then it also
-/// serves pods that want exactly this profile.
+/// The requests that pods may make under a name. A name with a profile is served by that profile if a GPU has it,
+/// because then it also serves pods that want exactly this profile.
 fn requests(node: &NodeInventory, name: ResourceName) -> Vec<ContainerRequest> {
     let has =
         |gpu: &GpuInventory, profile| gpu.kinds.contains(&Kind::Mig) && gpu.table.entry(profile).is_some();

@@ -102,8 +102,9 @@ impl<'o> State<'o> {
         self.gpu.uuid.clone()
     }
 
-    /// The wanted slices without those that want a GPU instance in another way than an earlier slice does. The planner ends what exists of
-    /// these for the earlier one. A checker that counted them as wanted would reject the plan, and the whole node would stay uncut.
+    /// The wanted slices without those that want a GPU instance in another way than an earlier slice does. The planner
+    /// ends what exists of these for the earlier one. A checker that counted them as wanted would reject the plan, and
+    /// the whole node would stay uncut.
     fn first_come(&self) -> impl Iterator<Item = &'o WantedSlice> {
         let instance = |w: &WantedSlice| w.shape.instance().map(|instance| (instance, w.shape.mig_part()));
         let is_alike = move |w: &&WantedSlice| {
@@ -272,8 +273,8 @@ impl<'o> State<'o> {
         Ok(())
     }
 
-    /// Whether one more replica of this number may be served of a GPU instance. The instance must exist, no pod may hold it whole, it must
-    /// be wanted for replicas, and the policy must allow one more.
+    /// Whether one more replica of this number may be served of a GPU instance. The instance must exist, no pod may
+    /// hold it whole, it must be wanted for replicas, and the policy must allow one more.
     fn start_replica(&self, instance: Instance, part: MigPart, text: String) -> Result<(), Violation> {
         let uuid = self.uuid();
         let Some(most) = self.gpu.allowed.mig_replicas else {
@@ -299,8 +300,8 @@ impl<'o> State<'o> {
         self.shares.values().filter(move |s| s.instance() == Some(instance)).filter_map(|s| s.replica())
     }
 
-    /// The compute that the clients of all MPS shares may use together, in percent times the GPU's memory. A share without a limit counts
-    /// with the same fraction of compute as of memory.
+    /// The compute that the clients of all MPS shares may use together, in percent times the GPU's memory. A share
+    /// without a limit counts with the same fraction of compute as of memory.
     fn compute_in_use(&self) -> u128 {
         let in_use = |shape: &Shape| match shape {
             Shape::Mps { compute: Some(percent), .. } => {
@@ -326,8 +327,8 @@ impl<'o> State<'o> {
         })
     }
 
-    /// Whether each memory slice is used at most once, each instance is at a place of the table, the compute is within the GPU's, no
-    /// profile exceeds the table's maximum, and at most one instance has the media engines.
+    /// Whether each memory slice is used at most once, each instance is at a place of the table, the compute is within
+    /// the GPU's, no profile exceeds the table's maximum, and at most one instance has the media engines.
     fn cells_are_sound(&self) -> bool {
         let Some(table) = self.gpu.table.as_ref().filter(|_| !self.switched) else { return false };
         let mut cells = [0_u8; 32];

@@ -76,8 +76,8 @@ pub(super) fn plan(gpu: &ObservedGpu, wanted: &[&WantedSlice], plan: &mut Plan) 
     }
 }
 
-/// The wanted slices by their GPU instance. A slice is refused if it wants an instance in another way than an earlier one, or the same
-/// replica.
+/// The wanted slices by their GPU instance. A slice is refused if it wants an instance in another way than an earlier
+/// one, or the same replica.
 fn by_instance<'w>(wanted: &[&'w WantedSlice], plan: &mut Plan) -> Vec<Wanted<'w>> {
     let mut all: Vec<Wanted<'w>> = Vec::new();
     for slice in wanted {
@@ -114,8 +114,8 @@ fn obstacle(gpu: &ObservedGpu, table: &MigTable, kept: &[Instance], wanted: &Wan
     Some(if is_held { Obstacle::Held } else { Obstacle::Illegal(illegal) })
 }
 
-/// Creates the missing compute instances of a GPU instance; the first one also creates the GPU instance if it does not exist. All replicas
-/// share one compute instance.
+/// Creates the missing compute instances of a GPU instance; the first one also creates the GPU instance if it does not
+/// exist. All replicas share one compute instance.
 fn plan_parts(gpu: &ObservedGpu, wanted: &Wanted<'_>, observed: Option<&ObservedInstance>, plan: &mut Plan) {
     let there = |part: ComputeInstance| observed.iter().flat_map(|o| &o.parts).any(|p| p.part == part);
     let is_wanted = |part: ComputeInstance| wanted.slices.iter().any(|(_, w)| w.compute() == Some(part));
@@ -156,8 +156,8 @@ fn plan_parts(gpu: &ObservedGpu, wanted: &Wanted<'_>, observed: Option<&Observed
     }));
 }
 
-/// The fewest spare instances that must go so that `kept`, including the created ones, can exist together: those on the same memory slices,
-/// and others while they use up something limited.
+/// The fewest spare instances that must go so that `kept`, including the created ones, can exist together: those on the
+/// same memory slices, and others while they use up something limited.
 fn in_the_way(
     table: &MigTable,
     kept: &[Instance],

@@ -1,7 +1,7 @@
 //! From the observed to the desired state of one node, as an ordered list of steps.
 //!
-//! [`plan`] proposes; [`check`] accepts or rejects by its own rules; the agent's executor runs accepted plans and decides nothing. No plan
-//! touches a held slice.
+//! [`plan`] proposes; [`check`] accepts or rejects by its own rules; the agent's executor runs accepted plans and
+//! decides nothing. No plan touches a held slice.
 
 mod check;
 mod instances;

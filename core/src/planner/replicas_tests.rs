@@ -114,7 +114,8 @@ fn an_instance_serves_one_pod_or_replicas() {
     assert_eq!(both.1, ["s1: it cannot exist beside the other slices: memory slices 0:1 are taken"]);
 }
 
-/// If two slices want an instance in different ways, the first one gets it, and what exists of the second one is in the way.
+/// If two slices want an instance in different ways, the first one gets it, and what exists of the second one is in the
+/// way.
 #[test]
 fn the_first_of_two_conflicting_slices_gets_the_instance() {
     let mut there = served(&[(0, false)]);
@@ -218,8 +219,8 @@ fn the_checker_rejects_forbidden_steps() {
 }
 
 proptest! {
-    /// From any replicas to any others: the checker accepts the plan, no held replica ends, there are never more than the policy allows
-    /// beside those that were too many before, and everything that is not refused exists.
+    /// From any replicas to any others: the checker accepts the plan, no held replica ends, there are never more than
+    /// the policy allows beside those that were too many before, and everything that is not refused exists.
     #[test]
     fn every_plan_of_replicas_is_accepted_and_reaches_what_it_does_not_refuse(
         there in prop::collection::btree_map(0_u8..6, any::<bool>(), 0..5),

@@ -309,7 +309,8 @@ fn an_instance_is_made_anew_when_it_is_wanted_whole_and_all_its_parts_are_idle()
 }
 
 proptest! {
-    /// From any state to any wanted set: the checker accepts the plan, no held slice is lost, and everything that is not refused exists.
+    /// From any state to any wanted set: the checker accepts the plan, no held slice is lost, and everything that is
+    /// not refused exists.
     #[test]
     fn every_plan_is_accepted_and_reaches_what_it_does_not_refuse(
         there in prop::collection::vec((0_usize..7, 0_u8..8, any::<bool>()), 0..10),

@@ -1,5 +1,5 @@
-//! How the layouts of a cluster's nodes decide GPU Operator's `ClusterPolicy`. There is one for the whole cluster, and its MIG
-//! strategy names the MIG devices of every node.
+//! How the layouts of a cluster's nodes decide GPU Operator's `ClusterPolicy`. There is one for the whole cluster, and
+//! its MIG strategy names the MIG devices of every node.
 
 use super::choice::{Chosen, named};
 use super::cluster_policy::{ClusterPolicyRecord, ClusterPolicyWrite, Outlook, Renaming, SeenClusterPolicy};
@@ -76,7 +76,8 @@ impl<'s> Cluster<'s> {
         wishes
     }
 
-    /// Orders conflicting wishes: a layout in force goes before one being applied, and that before one that is only wanted.
+    /// Orders conflicting wishes: a layout in force goes before one being applied, and that before one that is only
+    /// wanted.
     fn standing(&self, name: &NodeName) -> u8 {
         let record =
             self.seen.nodes.get(name).and_then(|node| NodeRecord::from_json(node.record.as_deref()?).ok());
@@ -148,7 +149,8 @@ impl<'s> Cluster<'s> {
         self.holders(asks).map(Gate::Pods)
     }
 
-    /// The pods that hold MIG devices; `None` if it is certain that no pod does. Nodes without an answer go into `asks`.
+    /// The pods that hold MIG devices; `None` if it is certain that no pod does. Nodes without an answer go into
+    /// `asks`.
     fn holders(&self, asks: &mut BTreeSet<NodeName>) -> Option<Pods> {
         let mut held = Vec::new();
         for (name, node) in self.cut() {
@@ -194,7 +196,8 @@ impl<'s> Cluster<'s> {
             verdict.states = self.undo_waits(&strategy);
         } else {
             if self.cut().next().is_some() {
-                // A record with nothing but the renaming remains, because it closes the nodes until their devices are renamed.
+                // A record with nothing but the renaming remains, because it closes the nodes until their devices are
+                // renamed.
                 let (set, before) = (write.settings.clone(), write.settings.clone());
                 write.record = Some(ClusterPolicyRecord { set, before, written: 0, renaming: None });
             }
@@ -203,8 +206,9 @@ impl<'s> Cluster<'s> {
         verdict
     }
 
-    /// States of nodes whose plugin reads kerf's `ConfigMap` by a label that kerf did not set. For them the `ClusterPolicy` must keep
-    /// naming it: otherwise the plugin would start with its own configuration, and offer again what pods hold.
+    /// States of nodes whose plugin reads kerf's `ConfigMap` by a label that kerf did not set. For them the
+    /// `ClusterPolicy` must keep naming it: otherwise the plugin would start with its own configuration, and offer
+    /// again what pods hold.
     fn kept_by_hand(&self, policy: &SeenClusterPolicy) -> BTreeMap<NodeName, NodeDecision> {
         let keys = self.seen.config_map.data.as_ref();
         let state = |(name, node): (&NodeName, &SeenNode)| {

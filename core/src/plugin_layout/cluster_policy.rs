@@ -1,5 +1,6 @@
-//! The settings of GPU Operator's `ClusterPolicy` with which its device plugin reads kerf's `ConfigMap` and uses the layouts' MIG
-//! strategy. There is one for the cluster: kerf never overwrites another setting of an admin's, it reports it.
+//! The settings of GPU Operator's `ClusterPolicy` with which its device plugin reads kerf's `ConfigMap` and uses the
+//! layouts' MIG strategy. There is one for the cluster: kerf never overwrites another setting of an admin's, it reports
+//! it.
 
 use super::SeenNode;
 use super::first_seen::FirstSeen;
@@ -52,7 +53,8 @@ pub struct ClusterPolicyRecord {
     pub renaming: Option<Renaming>,
 }
 
-/// MIG devices that get other names. The plugin offers them under the old names until it has followed, and then once more under the new.
+/// MIG devices that get other names. The plugin offers them under the old names until it has followed, and then once
+/// more under the new.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Renaming {
@@ -60,10 +62,12 @@ pub struct Renaming {
     pub since: u64,
     /// The nodes that had MIG devices then. They get no pod before they advertise the new names.
     pub nodes: BTreeSet<NodeName>,
-    /// How many seconds the plugin has, by the flags of the leader that wrote this: other readers do not have those flags.
+    /// How many seconds the plugin has, by the flags of the leader that wrote this: other readers do not have those
+    /// flags.
     #[serde(default = "usual_timeout")]
     pub timeout: u64,
-    /// Nodes that advertised the new names already, because they had not followed the previous strategy. Their plugin may still do so.
+    /// Nodes that advertised the new names already, because they had not followed the previous strategy. Their plugin
+    /// may still do so.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub early: BTreeSet<NodeName>,
 }
@@ -113,7 +117,8 @@ pub(super) enum Outlook {
 }
 
 impl SeenClusterPolicy {
-    /// The next step so that the plugin reads `config_map`, which has these keys. `strategy` is the one that the layouts want, or `None`.
+    /// The next step so that the plugin reads `config_map`, which has these keys. `strategy` is the one that the
+    /// layouts want, or `None`.
     pub(super) fn outlook(
         &self,
         config_map: &str,
@@ -147,7 +152,8 @@ impl SeenClusterPolicy {
         Some(ClusterPolicyWrite { name: self.name.clone(), settings: back(&self.settings), record: None })
     }
 
-    /// Whether the write is so recent that GPU Operator may not have started: until then its `ready` is about the previous settings.
+    /// Whether the write is so recent that GPU Operator may not have started: until then its `ready` is about the
+    /// previous settings.
     pub(super) fn is_new(&self, ages: &FirstSeen, delay: u64) -> bool {
         self.record.as_ref().is_some_and(|record| ages.age_of_cluster_policy(record) < delay)
     }
@@ -162,9 +168,10 @@ impl SeenClusterPolicy {
         nodes.iter().filter(is_renamed).map(|(name, _)| name.clone()).collect()
     }
 
-    /// Whether a node with this allocatable still advertises MIG devices, or none, as before the strategy that is written now. GPU Operator
-    /// applies a strategy to one node after the other. After the timeout, while it reports `ready`, kerf stops waiting for the rest. `age`
-    /// returns how many seconds the strategy has been written, as far as the caller has seen.
+    /// Whether a node with this allocatable still advertises MIG devices, or none, as before the strategy that is
+    /// written now. GPU Operator applies a strategy to one node after the other. After the timeout, while it reports
+    /// `ready`, kerf stops waiting for the rest. `age` returns how many seconds the strategy has been written, as far
+    /// as the caller has seen.
     #[must_use]
     pub fn is_renaming(
         &self,

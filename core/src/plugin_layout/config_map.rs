@@ -1,7 +1,7 @@
 //! What the `ConfigMap` of NVIDIA's device plugin holds: a key for each layout, and the keys that nodes still use.
 //!
-//! The text of a key changes only while no node has its label, because a plugin that restarts reads it again, with or without pods on
-//! its node. While nodes use a layout's key, a changed text goes under a key of its own.
+//! The text of a key changes only while no node has its label, because a plugin that restarts reads it again, with or
+//! without pods on its node. While nodes use a layout's key, a changed text goes under a key of its own.
 
 use super::layout::{DEFAULT_KEY, DEFAULT_TEXT, PluginLayout};
 use std::collections::{BTreeMap, BTreeSet};
@@ -29,7 +29,8 @@ pub(super) fn wanted<'l>(
     wanted
 }
 
-/// The key with the layout's text. It prefers `held`, the key that the node has, so that its label does not change without need.
+/// The key with the layout's text. It prefers `held`, the key that the node has, so that its label does not change
+/// without need.
 pub(super) fn key(
     name: &str,
     layout: &PluginLayout,

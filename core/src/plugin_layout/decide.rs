@@ -1,5 +1,5 @@
-//! The whole decision: what to write now, given what was observed. The caller asks again after every write and every change; when
-//! nothing is due, the decision is empty.
+//! The whole decision: what to write now, given what was observed. The caller asks again after every write and every
+//! change; when nothing is due, the decision is empty.
 
 use super::choice::{Chosen, LayoutPolicy, choose};
 use super::cluster::{Cluster, Verdict};
@@ -30,8 +30,9 @@ pub struct Seen<'s> {
     pub cluster_policy: Option<&'s SeenClusterPolicy>,
     /// How many seconds the plugin has to advertise a layout's devices.
     pub timeout_seconds: u64,
-    /// How many seconds a kubelet may take to bring a changed `ConfigMap` to the plugin. A label that names a key before the kubelet has
-    /// brought it ends the plugin's config-manager, and the next one starts with the default configuration.
+    /// How many seconds a kubelet may take to bring a changed `ConfigMap` to the plugin. A label that names a key
+    /// before the kubelet has brought it ends the plugin's config-manager, and the next one starts with the default
+    /// configuration.
     pub config_delay_seconds: u64,
     /// Seconds since 1970, for people who read the records. No decision depends on it.
     pub now: u64,
@@ -44,8 +45,8 @@ pub struct Seen<'s> {
 pub struct SeenConfigMap {
     /// Its keys with their texts; `None` if the `ConfigMap` does not exist.
     pub data: Option<BTreeMap<String, String>>,
-    /// When the text of each key was last written, in seconds since 1970 by the clock of the leader that wrote it. It comes from an
-    /// annotation of the `ConfigMap`.
+    /// When the text of each key was last written, in seconds since 1970 by the clock of the leader that wrote it. It
+    /// comes from an annotation of the `ConfigMap`.
     pub written: BTreeMap<String, u64>,
     /// Why the last attempt to write it failed.
     pub error: Option<String>,
@@ -98,7 +99,8 @@ pub fn decide(seen: Seen<'_>) -> Decision {
     let cluster = Cluster { seen, choices: &choices };
     let mut verdict = match seen.cluster_policy {
         Some(policy) if cluster.is_active() => cluster.verdict(policy, &keys),
-        // The ClusterPolicy comes last, once no node has a record, and stays while a bad file may contain the missing policy.
+        // The ClusterPolicy comes last, once no node has a record, and stays while a bad file may contain the missing
+        // policy.
         Some(policy) if !has_layouts && records.is_empty() && !seen.has_bad_files => cluster.undo(policy),
         _ => Verdict::default(),
     };

@@ -1,4 +1,5 @@
-//! The promise of a layout: the resource names and counts that a node's allocatable must show once the layout is applied.
+//! The promise of a layout: the resource names and counts that a node's allocatable must show once the layout is
+//! applied.
 
 use super::gpus::NodeGpus;
 use super::layout::{MigStrategy, PluginLayout, Sharing};
@@ -83,7 +84,8 @@ pub(super) fn cut_into(config: &str) -> Option<Profile> {
     config.strip_prefix("all-")?.replacen("gb.", "gb+", 1).parse().ok()
 }
 
-/// Whether mig-parted's own configuration of this name makes MIG devices. False for an admin's configurations, whose content is unknown.
+/// Whether mig-parted's own configuration of this name makes MIG devices. False for an admin's configurations, whose
+/// content is unknown.
 #[must_use]
 pub fn cuts(config: &str) -> bool {
     config == "all-balanced" || cut_into(config).is_some()
@@ -115,7 +117,8 @@ impl PluginLayout {
         let (plain, count) = match cut {
             None => (GPU.to_owned(), devices(1)),
             Some((strategy, profile)) => {
-                // v0.19.3 offers an instance with media engines under the plain name (k8s-device-plugin#1807), later ones may not.
+                // v0.19.3 offers an instance with media engines under the plain name (k8s-device-plugin#1807), later
+                // ones may not.
                 let profile = profile.filter(|profile| profile.is_plain());
                 let plain = match (strategy, profile) {
                     (MigStrategy::Mixed, Some(profile)) => ResourceName::Mig(profile).to_string(),

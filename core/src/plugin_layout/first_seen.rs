@@ -1,6 +1,7 @@
-//! How long each write has been visible, counted by this leader's own clock from when it first saw the write. The times in records
-//! come from the clock of the leader that wrote them, which may be another leader's, or this one's before an adjustment. They only
-//! distinguish one write from another, and inform people. Therefore a new leader waits as long as one that has just written.
+//! How long each write has been visible, counted by this leader's own clock from when it first saw the write. The times
+//! in records come from the clock of the leader that wrote them, which may be another leader's, or this one's before an
+//! adjustment. They only distinguish one write from another, and inform people. Therefore a new leader waits as long as
+//! one that has just written.
 
 use super::SeenNode;
 use super::cluster_policy::{ClusterPolicyRecord, Renaming, SeenClusterPolicy};
@@ -17,7 +18,8 @@ enum Written {
     Strategy,
 }
 
-/// When this leader first saw each write. The time in the record is part of the key, so that a repeated write counts as new.
+/// When this leader first saw each write. The time in the record is part of the key, so that a repeated write counts as
+/// new.
 #[derive(Debug, Clone, Default)]
 pub struct FirstSeen {
     first: BTreeMap<(Written, u64), u64>,
@@ -25,7 +27,8 @@ pub struct FirstSeen {
 }
 
 impl FirstSeen {
-    /// Adds the writes that are there now, and drops the others. `clock` counts seconds from any start and is never adjusted.
+    /// Adds the writes that are there now, and drops the others. `clock` counts seconds from any start and is never
+    /// adjusted.
     pub fn look(
         &mut self,
         clock: u64,

@@ -59,7 +59,8 @@ impl NodeGpus {
         };
         let mig_capable = value(MIG_CAPABLE).map(|capable| capable == "true");
         let compute = number(COMPUTE_MAJOR).zip(number(COMPUTE_MINOR).or(Some(0)));
-        // The labels count too, because a restarting plugin advertises nothing for a moment while pods still hold devices.
+        // The labels count too, because a restarting plugin advertises nothing for a moment while pods still hold
+        // devices.
         let has_mig_devices = device.is_some()
             || labels.keys().any(|key| key.starts_with(MIG_PREFIX))
             || value(MIG_STRATEGY).is_some()
@@ -87,9 +88,10 @@ fn part(text: &str) -> String {
     if text.is_empty() { UNKNOWN.to_owned() } else { digest([text]) }
 }
 
-/// Whether a node's GPUs, driver or boot differ from before. A part that is absent now or was absent then does not count: labels go with
-/// the pod that writes them, and a failed cut leaves no count. Otherwise kerf would retry a layout because of what its failure has
-/// changed. A fingerprint of another form is from an older kerf and counts as a difference.
+/// Whether a node's GPUs, driver or boot differ from before. A part that is absent now or was absent then does not
+/// count: labels go with the pod that writes them, and a failed cut leaves no count. Otherwise kerf would retry a
+/// layout because of what its failure has changed. A fingerprint of another form is from an older kerf and counts as a
+/// difference.
 pub(super) fn is_another(before: &str, now: &str) -> bool {
     let parts = |text: &str| text.split('.').count();
     let differ = |(before, now): (&str, &str)| before != now && before != UNKNOWN && now != UNKNOWN;
@@ -105,8 +107,8 @@ fn plain(product: &str) -> (&str, Option<&str>) {
     }
 }
 
-/// The model with this product name. With the memory of the whole GPU the catalog decides; without it the model with the longest matching
-/// name wins, and several of that length give `None`.
+/// The model with this product name. With the memory of the whole GPU the catalog decides; without it the model with
+/// the longest matching name wins, and several of that length give `None`.
 fn model(product: &str, memory: Option<MemoryMib>) -> Option<&'static GpuModel> {
     if let Some(memory) = memory {
         return catalog::by_product(product, memory);

@@ -1,6 +1,6 @@
-//! Layouts of nodes that NVIDIA's device plugin serves: the devices that each layout should yield, and the writes that apply it.
-//! The plugin reads its configuration from a `ConfigMap`; a label of the node (`nvidia.com/device-plugin.config`) selects the key.
-//! Under GPU Operator a `ClusterPolicy` names that `ConfigMap`.
+//! Layouts of nodes that NVIDIA's device plugin serves: the devices that each layout should yield, and the writes that
+//! apply it. The plugin reads its configuration from a `ConfigMap`; a label of the node
+//! (`nvidia.com/device-plugin.config`) selects the key. Under GPU Operator a `ClusterPolicy` names that `ConfigMap`.
 //!
 //! | module | what it decides |
 //! |---|---|

@@ -1,5 +1,5 @@
-//! What is due on one node. kerf changes nothing on a node while a pod holds a device of NVIDIA's plugin there, by whatever scheduler it
-//! was bound, or a slice of kerf's: otherwise the plugin would offer again what the pod has.
+//! What is due on one node. kerf changes nothing on a node while a pod holds a device of NVIDIA's plugin there, by
+//! whatever scheduler it was bound, or a slice of kerf's: otherwise the plugin would offer again what the pod has.
 
 use super::choice::{Chosen, LayoutPolicy, named};
 use super::config_map::{key, layout_of};
@@ -34,7 +34,8 @@ pub struct SeenNode {
 }
 
 impl SeenNode {
-    /// The decision while pods hold GPUs of the node or the holders are unknown; `None` if it is certain that no pod does.
+    /// The decision while pods hold GPUs of the node or the holders are unknown; `None` if it is certain that no pod
+    /// does.
     pub(super) fn waits(&self, state: impl FnOnce(Pods) -> LayoutState) -> Option<NodeDecision> {
         match &self.holders {
             Holders::Unknown => Some(NodeDecision::asking(state(Pods(Vec::new())))),
@@ -44,8 +45,8 @@ impl SeenNode {
     }
 }
 
-/// Pods that hold GPUs of a node: bound to it, not ended, and either asking for a resource of NVIDIA's plugin, or with slices from the
-/// time when an agent managed the node.
+/// Pods that hold GPUs of a node: bound to it, not ended, and either asking for a resource of NVIDIA's plugin, or with
+/// slices from the time when an agent managed the node.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum Holders {
     /// They have not been looked up yet.
@@ -191,8 +192,8 @@ pub(super) fn decide(
     }
 }
 
-/// A change that has begun ends by the promise in its record, whatever layout is wanted now. Until then the node gets no pod, and a
-/// misspelt label must not keep it closed for ever.
+/// A change that has begun ends by the promise in its record, whatever layout is wanted now. Until then the node gets
+/// no pod, and a misspelt label must not keep it closed for ever.
 fn begun_before(
     node: &SeenNode,
     record: NodeRecord,
@@ -201,7 +202,8 @@ fn begun_before(
 ) -> NodeDecision {
     let labels = PluginLabels::of(&node.labels);
     if record.is_applying() && record.set != labels {
-        // Another client has changed the labels, so the promised devices will never appear. Without the record the node opens again.
+        // Another client has changed the labels, so the promised devices will never appear. Without the record the node
+        // opens again.
         return NodeDecision { write: Some(NodeWrite { labels, record: None }), ..decision };
     }
     if !record.is_applying() {
@@ -228,7 +230,8 @@ fn due(
     let labels = PluginLabels::of(&node.labels);
     match record {
         None => unrecorded(node, &labels, chosen, around),
-        // This arm comes first because GPU Operator sets a missing label while the plugin follows: labels that differ mean no admin here.
+        // This arm comes first because GPU Operator sets a missing label while the plugin follows: labels that differ
+        // mean no admin here.
         Some(record) if record.is_removed() && chosen.is_none() => left(node, &record, around),
         // Another client has set the labels. kerf drops its record and does not touch them again.
         Some(record) if record.set != labels => NodeDecision::with(NodeWrite { labels, record: None }, None),
@@ -300,8 +303,8 @@ fn shows(
     LayoutState::Short { layout: layout_name, promise: promise.to_string(), shown: shown(&node.allocatable) }
 }
 
-/// Whether GPU feature discovery, if present, reports the layout's way of sharing. Name and count alone cannot distinguish four time
-/// slices from four MPS shares.
+/// Whether GPU feature discovery, if present, reports the layout's way of sharing. Name and count alone cannot
+/// distinguish four time slices from four MPS shares.
 fn is_shared_as_planned(node: &SeenNode, promise: &ExpectedAllocatable, layout: &PluginLayout) -> bool {
     let ExpectedAllocatable::Counts(counts) = promise else { return true };
     let expected = match layout.sharing {

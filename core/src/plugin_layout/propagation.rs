@@ -1,5 +1,5 @@
-//! How far NVIDIA's programs lag behind a node's labels. Until they have followed, the node still advertises devices that the labels
-//! have already taken away, and the plugin would reload under a pod that gets one.
+//! How far NVIDIA's programs lag behind a node's labels. Until they have followed, the node still advertises devices
+//! that the labels have already taken away, and the plugin would reload under a pod that gets one.
 
 use super::SeenNode;
 use super::expected_allocatable::ExpectedAllocatable;
@@ -9,7 +9,8 @@ use crate::nvidia_keys::is_plugin_resource;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// GPU feature discovery runs once a minute, so after this many seconds the programs count as started even if no device changed.
+/// GPU feature discovery runs once a minute, so after this many seconds the programs count as started even if no device
+/// changed.
 const TIMEOUT: u64 = 60;
 
 /// A change of labels that NVIDIA's programs may not have followed yet.
@@ -20,7 +21,8 @@ pub struct Lag {
     pub since: u64,
     /// The plugin's devices in the node's allocatable at that time.
     pub shown: BTreeMap<String, u64>,
-    /// Whether the MIG manager still has to start cutting for these labels: until it was seen at work, its state label is of an older cut.
+    /// Whether the MIG manager still has to start cutting for these labels: until it was seen at work, its state label
+    /// is of an older cut.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub cuts: bool,
 }
@@ -31,7 +33,8 @@ impl Lag {
         Self { since: now, shown: devices(&node.allocatable), cuts }
     }
 
-    /// Whether the node advertises what the labels ask for, as far as this can be seen. `age` is the time since the labels were written.
+    /// Whether the node advertises what the labels ask for, as far as this can be seen. `age` is the time since the
+    /// labels were written.
     pub(super) fn is_over(&self, node: &SeenNode, age: u64, timeout: u64) -> bool {
         !is_cutting(node) && (is_long(age, timeout) || !self.cuts && self.shown != devices(&node.allocatable))
     }
@@ -48,7 +51,8 @@ impl Lag {
         is_left && self.is_over(node, age, timeout)
     }
 
-    /// The record to write once the MIG manager was seen at work, because every state that it reports after that is about these labels.
+    /// The record to write once the MIG manager was seen at work, because every state that it reports after that is
+    /// about these labels.
     pub(super) fn noticing(&self, node: &SeenNode) -> Option<Self> {
         let seen = || Self { since: self.since, shown: BTreeMap::new(), cuts: false };
         (self.cuts && is_cutting(node)).then(seen)

@@ -1,5 +1,5 @@
-//! What kerf changed on a node for a layout, and the state before. The record is one JSON document in an annotation of the Node: so it
-//! outlives the leader, and one patch writes it together with the labels that it describes.
+//! What kerf changed on a node for a layout, and the state before. The record is one JSON document in an annotation of
+//! the Node: so it outlives the leader, and one patch writes it together with the labels that it describes.
 
 use super::expected_allocatable::ExpectedAllocatable;
 use super::propagation::Lag;
@@ -68,7 +68,8 @@ pub enum Progress {
 pub struct NodeRecord {
     /// The layout's name, which is its policy's.
     pub layout: String,
-    /// Fingerprint of the layout's content. Empty after a removal, so that a layout that is wanted again starts from the beginning.
+    /// Fingerprint of the layout's content. Empty after a removal, so that a layout that is wanted again starts from
+    /// the beginning.
     pub digest: String,
     /// Fingerprint of the node's GPUs, driver and boot: kerf retries a failed layout when it changes.
     pub node: String,
@@ -82,7 +83,8 @@ pub struct NodeRecord {
     pub previous: PluginLabels,
     /// The labels before kerf's first change; the end of all layouts restores them.
     pub before: PluginLabels,
-    /// Set if NVIDIA's programs may not have followed: after a rollback, or if the node advertised the wanted devices before the change.
+    /// Set if NVIDIA's programs may not have followed: after a rollback, or if the node advertised the wanted devices
+    /// before the change.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lag: Option<Lag>,
 }

@@ -1,5 +1,5 @@
-//! Rollback: labels that failed, or that no policy wants any longer, get their former values, and the node gets no pods until NVIDIA's
-//! programs have followed.
+//! Rollback: labels that failed, or that no policy wants any longer, get their former values, and the node gets no pods
+//! until NVIDIA's programs have followed.
 
 use super::expected_allocatable::shown;
 use super::node::{Around, NodeDecision, NodeWrite, SeenNode};
@@ -56,8 +56,8 @@ fn removing(node: &SeenNode, record: &NodeRecord) -> LayoutState {
     LayoutState::Removing { layout: record.layout.clone(), shown: shown(&node.allocatable) }
 }
 
-/// The state, before all others, of a node that stays closed because the MIG manager does not finish. The timeout does not open the node,
-/// because the manager may continue its cut at any moment, also under pods.
+/// The state, before all others, of a node that stays closed because the MIG manager does not finish. The timeout does
+/// not open the node, because the manager may continue its cut at any moment, also under pods.
 pub(super) fn stuck(node: &SeenNode, record: &NodeRecord, around: &Around<'_>) -> Option<LayoutState> {
     let seconds = around.timeout_seconds;
     record.lag.as_ref()?;
@@ -76,8 +76,8 @@ pub(super) fn has_followed(node: &SeenNode, record: &NodeRecord, around: &Around
     })
 }
 
-/// Writes down that the MIG manager was seen at work. Once NVIDIA's programs have followed a rollback, it opens the node to pods, whatever
-/// layout is wanted now.
+/// Writes down that the MIG manager was seen at work. Once NVIDIA's programs have followed a rollback, it opens the
+/// node to pods, whatever layout is wanted now.
 pub(super) fn followed(node: &SeenNode, record: NodeRecord, around: &Around<'_>) -> Option<NodeWrite> {
     let lag = record.lag.as_ref()?;
     let is_left = !record.is_applying() && has_followed(node, &record, around);

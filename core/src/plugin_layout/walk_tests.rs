@@ -1,5 +1,6 @@
-//! Random histories of a cluster. Whatever admins, pods and the plugin do, no node is changed under its pods (the world checks this at
-//! every write), every history comes to rest, and at the end the state from before the first layout is back.
+//! Random histories of a cluster. Whatever admins, pods and the plugin do, no node is changed under its pods (the world
+//! checks this at every write), every history comes to rest, and at the end the state from before the first layout is
+//! back.
 
 use super::testing::{TIMEOUT, World, policies, sliced};
 use super::{FirstSeen, OperatorSettings, PluginLabels};

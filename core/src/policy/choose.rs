@@ -32,15 +32,16 @@ pub struct Choice {
     pub warnings: Vec<Warning>,
 }
 
-/// Chooses how the cluster serves `ask`, or says why the policy refuses it. The choice does not depend on what is in use, because
-/// that changes until the pod is scheduled.
+/// Chooses how the cluster serves `ask`, or says why the policy refuses it. The choice does not depend on what is in
+/// use, because that changes until the pod is scheduled.
 pub fn choose(policy: &Policy, supply: &Supply, ask: &PodAsk) -> Result<Choice, Denied> {
     let plain = on_one_sort_of_node(policy, supply, ask).map(|(choice, _)| choice);
     let levelled = || -> Option<Choice> {
         let (levelled, raised) = level::levelled(ask)?;
         let (mut choice, _) = on_one_sort_of_node(policy, supply, &levelled).ok()?;
         choice.warnings.extend(raised);
-        // Several sizes may share one name, so levelling may save nothing; then the pod keeps the sizes that it asked for.
+        // Several sizes may share one name, so levelling may save nothing; then the pod keeps the sizes that it asked
+        // for.
         let is_better = |plain: &Choice| level::is_less(&choice.document, &plain.document);
         plain.as_ref().map_or(true, is_better).then_some(choice)
     };
@@ -51,10 +52,11 @@ pub fn choose(policy: &Policy, supply: &Supply, ask: &PodAsk) -> Result<Choice, 
     Ok(choice)
 }
 
-/// Chooses by the managed nodes, or by a group of equal static nodes if these serve the whole pod and the managed ones do not.
+/// Chooses by the managed nodes, or by a group of equal static nodes if these serve the whole pod and the managed ones
+/// do not.
 ///
-/// All of a pod's slices are on one node, and a node is either static or managed. So the names of a pod with several containers must
-/// not mix the two.
+/// All of a pod's slices are on one node, and a node is either static or managed. So the names of a pod with several
+/// containers must not mix the two.
 fn on_one_sort_of_node(policy: &Policy, supply: &Supply, ask: &PodAsk) -> Result<(Choice, bool), Denied> {
     if ask.containers.len() <= 1 || !supply.has_static() {
         return choose_on(policy, supply, ask);
@@ -71,7 +73,8 @@ fn on_one_sort_of_node(policy: &Policy, supply: &Supply, ask: &PodAsk) -> Result
     fixed.map_or(managed, |(_, found)| Ok(found))
 }
 
-/// Chooses container by container, without regard to which nodes serve each. The flag says whether some GPU serves every container.
+/// Chooses container by container, without regard to which nodes serve each. The flag says whether some GPU serves
+/// every container.
 fn choose_on(policy: &Policy, supply: &Supply, ask: &PodAsk) -> Result<(Choice, bool), Denied> {
     let class = class::class(policy, supply, ask);
     let kinds = kinds(policy, class)?;
@@ -88,8 +91,9 @@ fn choose_on(policy: &Policy, supply: &Supply, ask: &PodAsk) -> Result<(Choice, 
         for container in &ask.containers {
             choosing.container(container)?;
         }
-        // A later container's kind may exclude models that an earlier container was chosen for. So the choice is repeated with the
-        // remaining models until these no longer change. It ends, because each round leaves fewer models.
+        // A later container's kind may exclude models that an earlier container was chosen for. So the choice is
+        // repeated with the remaining models until these no longer change. It ends, because each round leaves fewer
+        // models.
         let is_judged = ask.containers.len() <= 1 || choosing.gpus == gpus;
         gpus = choosing.gpus;
         if is_judged {
@@ -155,8 +159,8 @@ fn check_size(policy: &Policy, container: &str, size: SizeGb) -> Result<(), Deni
     }
 }
 
-/// Checks what the pod holds at a time against `maxPerPod`. A name without a size counts as the largest slice that the pod may get by
-/// it, as far as `at_most` has one.
+/// Checks what the pod holds at a time against `maxPerPod`. A name without a size counts as the largest slice that the
+/// pod may get by it, as far as `at_most` has one.
 fn check_pod(
     policy: &Policy,
     document: &RequestDocument,
@@ -248,8 +252,8 @@ impl Choosing<'_> {
         Ok(())
     }
 
-    /// Checks that a concrete name's kind meets the pod's class and compute. Neutral names need no check, because their kinds were
-    /// chosen by the same rules.
+    /// Checks that a concrete name's kind meets the pod's class and compute. Neutral names need no check, because their
+    /// kinds were chosen by the same rules.
     fn check_kind(&self, container: &ContainerAsk, resource: ResourceName) -> Result<(), Denied> {
         let Some(kind) = resource.kind() else { return Ok(()) };
         if !self.kinds.contains(&kind) || strongest_class(resource) < self.class {
@@ -342,7 +346,8 @@ impl Choosing<'_> {
     }
 }
 
-/// Warns that a slice has less memory than its size says. A request by real memory needs no warning, because it gets at least that.
+/// Warns that a slice has less memory than its size says. A request by real memory needs no warning, because it gets at
+/// least that.
 fn less(
     memory: Option<MemoryMib>,
     container: &ContainerAsk,

@@ -22,7 +22,8 @@ pub(super) fn problems(document: &PolicyDocument) -> Vec<PolicyError> {
         errors.extend(beside_deny(spec));
         return errors;
     }
-    // The loader fills in inherited fields before. A document that still has `extends` here is not what its author means.
+    // The loader fills in inherited fields before. A document that still has `extends` here is not what its author
+    // means.
     let extends = spec.extends.iter();
     errors.extend(extends.map(|base| PolicyFault::NoBase(base.clone()).of(Field::of("spec.extends"))));
     errors.extend(isolation(spec));

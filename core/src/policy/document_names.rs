@@ -1,7 +1,7 @@
 //! The forms of Kubernetes names, labels and tolerations that a policy document may contain.
 //!
-//! The rules are the API server's (apimachinery `pkg/util/validation`, core `validation.go`). What the API server would refuse in
-//! every admitted pod, kerf refuses in the policy already.
+//! The rules are the API server's (apimachinery `pkg/util/validation`, core `validation.go`). What the API server would
+//! refuse in every admitted pod, kerf refuses in the policy already.
 
 use super::Toleration;
 use super::document_fault::{PolicyError, PolicyFault};

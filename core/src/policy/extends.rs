@@ -6,8 +6,8 @@ use super::{Policy, PolicyDocument, PolicySpec};
 use serde_json::{Map, Value};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// The fields of `spec` that are never inherited. The weights of `packing` hold for the whole cluster, so only one policy states
-/// them.
+/// The fields of `spec` that are never inherited. The weights of `packing` hold for the whole cluster, so only one
+/// policy states them.
 const OWN: [&str; 4] = ["match", "deny", "extends", "packing"];
 
 /// A policy as its file has it, before inherited fields are filled in.
@@ -22,7 +22,8 @@ pub struct PolicyDraft {
 pub struct Lineage {
     /// The policies that it extends, the nearest first; empty if it extends none.
     pub bases: Vec<String>,
-    /// For each field of `spec` that a file writes, the name of the policy that writes it; empty if the policy extends none.
+    /// For each field of `spec` that a file writes, the name of the policy that writes it; empty if the policy extends
+    /// none.
     pub origins: BTreeMap<String, String>,
 }
 
@@ -55,13 +56,14 @@ impl PolicyDraft {
         }
     }
 
-    /// Makes the policy with all fields that it inherits; `named` finds drafts by name. On failure it returns everything that is
-    /// wrong, at least one mistake.
+    /// Makes the policy with all fields that it inherits; `named` finds drafts by name. On failure it returns
+    /// everything that is wrong, at least one mistake.
     pub fn resolve<'d>(
         &'d self,
         named: impl Fn(&str) -> Option<&'d Self>,
     ) -> Result<Policy, Vec<PolicyError>> {
-        // A policy with `deny` inherits nothing. The check below reports `extends` beside `deny` with the other mistakes.
+        // A policy with `deny` inherits nothing. The check below reports `extends` beside `deny` with the other
+        // mistakes.
         if !self.is_extending() || self.document.spec.deny.is_some() {
             return checked(self.document.clone(), Lineage::default());
         }

@@ -95,7 +95,8 @@ fn an_invalid_extends_is_reported_at_its_field() {
     insta::assert_snapshot!(names.iter().map(told).collect::<Vec<_>>().join("\n"));
 }
 
-/// Inheritance goes through JSON, so every field must survive the round trip; otherwise the inherited value would differ.
+/// Inheritance goes through JSON, so every field must survive the round trip; otherwise the inherited value would
+/// differ.
 #[test]
 fn a_policy_that_only_extends_equals_its_base() {
     let all = json!({

@@ -117,7 +117,8 @@ proptest! {
         let first = matches.iter().position(|m| says(m, &pod));
         prop_assert_eq!(policies.of_pod(&pod).map(|p| p.name().to_owned()), first.map(|i| format!("p{i}")));
         prop_assert_eq!(policies.passed(&pod).len(), first.unwrap_or(matches.len()));
-        // If the labels are not known, the pod may get a later policy only if no earlier one could match it by some labels.
+        // If the labels are not known, the pod may get a later policy only if no earlier one could match it by some
+        // labels.
         let could = |m: &PodMatch| {
             says(&PodMatch { namespace_labels: BTreeMap::new(), namespace_selector: None, ..m.clone() }, &pod)
         };

@@ -44,7 +44,8 @@ pub struct NodeRules {
     pub rule: NodeRule,
 }
 
-/// The rule of a policy for nodes. It is for managed nodes or for nodes that NVIDIA's device plugin serves, never for both.
+/// The rule of a policy for nodes. It is for managed nodes or for nodes that NVIDIA's device plugin serves, never for
+/// both.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum NodeRule {
     /// What the GPUs of managed nodes may be used for.
@@ -56,14 +57,15 @@ pub enum NodeRule {
 impl Policies {
     /// The policy for a pod: the first that matches it. `None` if none matches; then the pod may ask for no GPU.
     ///
-    /// If the namespace's labels are not known, a policy that selects by them matches no pod; see [`decided`](Self::decided).
+    /// If the namespace's labels are not known, a policy that selects by them matches no pod; see
+    /// [`decided`](Self::decided).
     #[must_use]
     pub fn of_pod(&self, pod: &PodFacts) -> Option<&Policy> {
         self.likely(pod).find(|policy| policy.spec().pods.is_for(pod))
     }
 
-    /// The policy for a pod, for callers that must not apply a wrong one. It fails if the first policy that matches in everything
-    /// else selects by labels of the namespace, and these are not known.
+    /// The policy for a pod, for callers that must not apply a wrong one. It fails if the first policy that matches in
+    /// everything else selects by labels of the namespace, and these are not known.
     pub fn decided(&self, pod: &PodFacts) -> Result<Option<&Policy>, Undecided> {
         for policy in self.likely(pod) {
             match policy.spec().pods.mismatch(pod) {
@@ -99,8 +101,8 @@ impl Policies {
         of_pods.chain(rules.flat_map(|rule| &rule.select.models)).map(String::as_str)
     }
 
-    /// The policies that were tried before the one that holds, each with the condition that the pod does not meet. All policies if
-    /// none holds.
+    /// The policies that were tried before the one that holds, each with the condition that the pod does not meet. All
+    /// policies if none holds.
     #[must_use]
     pub fn passed<'p>(&'p self, pod: &'p PodFacts) -> Vec<(&'p Policy, Mismatch<'p>)> {
         let tried = self.pods.iter().map(|policy| Some((policy, policy.spec().pods.mismatch(pod)?)));
@@ -128,8 +130,8 @@ impl Policies {
         serving.flat_map(|policy| &policy.spec().dialects).copied().collect()
     }
 
-    /// The weight of free capacity for each MIG profile, in percent of profiles that are not listed. The first policy that states
-    /// weights holds for the cluster.
+    /// The weight of free capacity for each MIG profile, in percent of profiles that are not listed. The first policy
+    /// that states weights holds for the cluster.
     #[must_use]
     pub fn weights(&self) -> BTreeMap<Profile, u32> {
         let mut weights = self.pods.iter().map(Policy::weights).filter(|weights| !weights.is_empty());

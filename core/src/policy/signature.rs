@@ -1,9 +1,9 @@
-//! Signatures that rule out most policies for a pod without comparing strings. Two words hold what a policy requires of labels and
-//! names, and two more hold what a pod has. If they do not agree, the policy does not match the pod. If they agree, it may match.
-//! Comparing words is fast, because the policies' strings are scattered over memory.
+//! Signatures that rule out most policies for a pod without comparing strings. Two words hold what a policy requires of
+//! labels and names, and two more hold what a pod has. If they do not agree, the policy does not match the pod. If they
+//! agree, it may match. Comparing words is fast, because the policies' strings are scattered over memory.
 //!
-//! Each label, with its value, is two bits of a word, as in a Bloom filter: a pod's word must have all bits of the policy's. The
-//! other word has a lane for each list of names: the policy's lane must have the bits of the pod's name.
+//! Each label, with its value, is two bits of a word, as in a Bloom filter: a pod's word must have all bits of the
+//! policy's. The other word has a lane for each list of names: the policy's lane must have the bits of the pod's name.
 
 use super::matching::PodMatch;
 use crate::request::PodFacts;
@@ -43,8 +43,8 @@ fn labels(labels: &BTreeMap<String, String>) -> u64 {
     labels.iter().fold(0, |word, label| word | bits(&label, u64::BITS))
 }
 
-/// The bits of all names in a list. An empty list means all names. A list with `*` also gets all bits, because its names cannot be
-/// enumerated.
+/// The bits of all names in a list. An empty list means all names. A list with `*` also gets all bits, because its
+/// names cannot be enumerated.
 fn meant(list: &[String]) -> u64 {
     if list.is_empty() || list.iter().any(|name| name.ends_with('*')) {
         return ANY;

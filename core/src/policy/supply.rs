@@ -1,4 +1,5 @@
-//! What the cluster's GPUs can serve, regardless of what is in use. It changes with nodes, models and policies, not with pods.
+//! What the cluster's GPUs can serve, regardless of what is in use. It changes with nodes, models and policies, not
+//! with pods.
 
 mod fitting;
 mod fixed;
@@ -27,7 +28,8 @@ use std::sync::Arc;
 /// The names of extended resources that a `DeviceClass` maps to DRA, each with one class that maps it.
 pub type MappedNames = BTreeMap<String, String>;
 
-/// What the cluster's GPUs serve in their present modes; empty until an agent has reported. Clones share the large parts.
+/// What the cluster's GPUs serve in their present modes; empty until an agent has reported. Clones share the large
+/// parts.
 #[derive(Debug, Clone, Default)]
 pub struct Supply {
     gpus: Arc<Gpus>,
@@ -81,7 +83,8 @@ impl Supply {
         Self { concrete_names: true, ..self }
     }
 
-    /// Whether pods may get neutral names: an agent has reported that its kubelet has registered them, or there are no agents yet.
+    /// Whether pods may get neutral names: an agent has reported that its kubelet has registered them, or there are no
+    /// agents yet.
     #[must_use]
     pub fn has_neutral_names(&self) -> bool {
         !self.concrete_names
@@ -155,8 +158,9 @@ impl Supply {
 
     /// A node without user namespaces that keeps a pod with this document from having one; `None` if there is none.
     ///
-    /// Under a neutral name any node without them counts that serves one of the kinds, so that no kind is lost. Under a concrete name
-    /// it is enough that some node has user namespaces. A node that reports nothing about them is assumed to have them.
+    /// Under a neutral name any node without them counts that serves one of the kinds, so that no kind is lost. Under a
+    /// concrete name it is enough that some node has user namespaces. A node that reports nothing about them is assumed
+    /// to have them.
     #[must_use]
     pub fn without_user_namespaces(&self, document: &RequestDocument) -> Option<&NodeName> {
         let is_meant = |kind: Kind| document.containers.iter().any(|container| container.may_be(kind));
@@ -184,8 +188,8 @@ impl Supply {
         managed.chain(self.statics.values().filter_map(|node| node.gpu_size())).max()
     }
 
-    /// The size of the largest slice that a name without a size may give: a whole GPU, or one of a GPU's equal parts. `None` for
-    /// other names, and if no GPU that the pod may have serves it.
+    /// The size of the largest slice that a name without a size may give: a whole GPU, or one of a GPU's equal parts.
+    /// `None` for other names, and if no GPU that the pod may have serves it.
     #[must_use]
     pub fn at_most(&self, name: ResourceName, gpus: &GpuSelection) -> Option<SizeGb> {
         let admitted = self.admitted(gpus);

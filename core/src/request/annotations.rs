@@ -80,11 +80,11 @@ impl Notes {
     }
 }
 
-/// The app container that a key without a name means. It is the one that `kubectl.kubernetes.io/default-container` names, else the
-/// only one that no injector added.
+/// The app container that a key without a name means. It is the one that `kubectl.kubernetes.io/default-container`
+/// names, else the only one that no injector added.
 ///
-/// An injector may name the default container too, as Istio does. So kerf refuses a pod with several containers if it runs before
-/// Istio, and accepts it if it runs after.
+/// An injector may name the default container too, as Istio does. So kerf refuses a pod with several containers if it
+/// runs before Istio, and accepts it if it runs after.
 pub(super) fn only_container<'p>(
     pod: &'p PodView,
     is_sidecar: impl Fn(&str) -> bool,

@@ -92,9 +92,9 @@ impl ContainerAsk {
 }
 
 impl PodAsk {
-    /// The class that the resource names imply; `None` if the pod asks by size or by a kind. A whole GPU implies `hardware`, an equal
-    /// MPS share implies `memory`, and an equal time slice of a GPU or MIG instance implies `none`. Of several containers the weakest
-    /// counts.
+    /// The class that the resource names imply; `None` if the pod asks by size or by a kind. A whole GPU implies
+    /// `hardware`, an equal MPS share implies `memory`, and an equal time slice of a GPU or MIG instance implies
+    /// `none`. Of several containers the weakest counts.
     #[must_use]
     pub fn implied_class(&self) -> Option<IsolationClass> {
         let class = |container: &ContainerAsk| match container.want {
@@ -126,15 +126,16 @@ static NO_DIALECT: BTreeSet<Dialect> = BTreeSet::new();
 static ONLY_MIG: LazyLock<BTreeSet<Dialect>> = LazyLock::new(|| BTreeSet::from([Dialect::Mig]));
 
 impl Reading<'_> {
-    /// How a pod is read that no policy matches: by kerf's own keys. If some policy in force accepts the names of MIG devices, these
-    /// are read too, so that the pod cannot get a MIG device without a policy.
+    /// How a pod is read that no policy matches: by kerf's own keys. If some policy in force accepts the names of MIG
+    /// devices, these are read too, so that the pod cannot get a MIG device without a policy.
     #[must_use]
     pub fn without_policy(in_force: &BTreeSet<Dialect>) -> Reading<'static> {
         let dialects = if in_force.contains(&Dialect::Mig) { &*ONLY_MIG } else { &NO_DIALECT };
         Reading { dialects, fraction_of: None, sidecars: None }
     }
 
-    /// Whether an injector added the container of this name. Keys without a container's name never mean such a container.
+    /// Whether an injector added the container of this name. Keys without a container's name never mean such a
+    /// container.
     #[must_use]
     pub fn is_sidecar(&self, name: &str) -> bool {
         match self.sidecars {

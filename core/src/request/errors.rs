@@ -112,8 +112,8 @@ pub enum AskError {
         /// The second key that asks, with its value.
         second: String,
     },
-    /// A container asks by a dialect's name that the policy does not accept, in a pod that asks kerf. No program would account for
-    /// both.
+    /// A container asks by a dialect's name that the policy does not accept, in a pod that asks kerf. No program would
+    /// account for both.
     #[error(
         "container {container}, resources.limits[{limit}]: a pod cannot mix kerf requests with this name; remove it, ask by kerf.dev/gpu-memory here too, or ask an admin to add {dialect} to spec.dialects of the policy"
     )]
@@ -270,7 +270,8 @@ pub enum AskError {
     Idle {
         /// Key of the annotation that is of no use.
         key: String,
-        /// A limit by which the pod asks in a dialect that the policy does not accept, with this dialect; `None` if there is none.
+        /// A limit by which the pod asks in a dialect that the policy does not accept, with this dialect; `None` if
+        /// there is none.
         others: Option<(String, Dialect)>,
     },
     /// The pod names its node, so it bypasses the scheduler.

@@ -1,4 +1,5 @@
-//! Refuses annotations, labels and limits of kerf's group that do not exist, so that a typo never makes a pod run without its GPU.
+//! Refuses annotations, labels and limits of kerf's group that do not exist, so that a typo never makes a pod run
+//! without its GPU.
 
 use super::errors::LimitRemedy;
 use super::{AskError, PodView, limits};
@@ -79,7 +80,8 @@ fn is_known(key: &str) -> bool {
     plain || split(key).is_some_and(|(base, _)| keys::PER_CONTAINER.contains(&base))
 }
 
-/// Splits a key into its base and its container. The search starts behind the slash, because the group contains a dot too.
+/// Splits a key into its base and its container. The search starts behind the slash, because the group contains a dot
+/// too.
 fn split(key: &str) -> Option<(&str, &str)> {
     let slash = key.find('/')?;
     let dot = slash + key.get(slash..)?.find('.')?;
@@ -98,8 +100,8 @@ fn nearest(key: &str) -> String {
     }
 }
 
-/// The number of letters to insert, remove, change or swap to make one text of the other. Only the beginnings of long texts are
-/// compared, because the user chooses a key's length.
+/// The number of letters to insert, remove, change or swap to make one text of the other. Only the beginnings of long
+/// texts are compared, because the user chooses a key's length.
 pub(super) fn distance(a: &str, b: &str) -> usize {
     const LONGEST: usize = 64;
     let beginning = |text: &str| text.chars().take(LONGEST).collect::<String>();

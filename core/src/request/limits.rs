@@ -1,7 +1,7 @@
 //! Reads what a container's limits ask for by kerf's names.
 //!
-//! A request without a limit counts too. Otherwise the API server would refuse the pod with a message about a name that the user
-//! never wrote.
+//! A request without a limit counts too. Otherwise the API server would refuse the pod with a message about a name that
+//! the user never wrote.
 
 use super::dialects;
 use super::errors::Field;

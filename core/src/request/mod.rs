@@ -1,5 +1,5 @@
-//! Reads what a pod asks for from its annotations and limits. One reader serves every spelling, and every error names the field and
-//! the remedy.
+//! Reads what a pod asks for from its annotations and limits. One reader serves every spelling, and every error names
+//! the field and the remedy.
 
 mod annotations;
 mod ask;

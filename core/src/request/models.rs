@@ -1,7 +1,7 @@
 //! Finds GPU models that nothing in the cluster could serve, because a pod that asks for one would be pending forever.
 //!
-//! Known models are those of kerf's catalog, of the cluster's GPUs and of the policies in force. By a policy an admin can announce a
-//! model that an autoscaler will bring.
+//! Known models are those of kerf's catalog, of the cluster's GPUs and of the policies in force. By a policy an admin
+//! can announce a model that an autoscaler will bring.
 
 use super::known::distance;
 use super::selectors::{ModelList, model_lists};
@@ -43,8 +43,8 @@ impl<'m> KnownModels<'m> {
         Self(catalog.chain(others).collect())
     }
 
-    /// The known models that a word of a list means: the one with this name in any case, else, if `parts` is true, those whose names
-    /// contain it.
+    /// The known models that a word of a list means: the one with this name in any case, else, if `parts` is true,
+    /// those whose names contain it.
     fn meant(&self, word: &str, parts: bool) -> Vec<String> {
         let upper = word.to_ascii_uppercase();
         let is_meant = |known: &&&str| parts && known.to_ascii_uppercase().contains(&upper);
@@ -70,8 +70,8 @@ impl<'m> KnownModels<'m> {
 
 /// Replaces the models of `gpus`, which were read from `pod`, by known spellings, and returns the unknown ones.
 ///
-/// A pod is refused if its list of accepted models has no known one. Unknown models of other lists only cause warnings, because the
-/// pod can be served without them.
+/// A pod is refused if its list of accepted models has no known one. Unknown models of other lists only cause warnings,
+/// because the pod can be served without them.
 pub fn resolve_models<'m>(
     pod: &PodView,
     gpus: &mut GpuSelection,

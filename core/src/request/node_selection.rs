@@ -1,5 +1,5 @@
-//! The nodes that a pod may be on by its own `nodeName`, `nodeSelector` and required node affinity, with kube-scheduler's rules
-//! (k8s.io/component-helpers, `scheduling/corev1/nodeaffinity`).
+//! The nodes that a pod may be on by its own `nodeName`, `nodeSelector` and required node affinity, with
+//! kube-scheduler's rules (k8s.io/component-helpers, `scheduling/corev1/nodeaffinity`).
 
 use super::SpecView;
 use serde::Deserialize;
@@ -71,8 +71,8 @@ impl NodeSelection {
         Self { name, ..Self::of_template(&spec.node_selector, spec.affinity.as_ref()) }
     }
 
-    /// The selection that a controller's pod template makes. A running pod's `nodeName` is left out, because its successor may go
-    /// elsewhere.
+    /// The selection that a controller's pod template makes. A running pod's `nodeName` is left out, because its
+    /// successor may go elsewhere.
     #[must_use]
     pub fn of_template(selector: &BTreeMap<String, String>, affinity: Option<&AffinityView>) -> Self {
         let affinity = affinity.and_then(|affinity| affinity.node_affinity.as_ref());
@@ -149,7 +149,8 @@ impl NodeRequirement {
         }
     }
 
-    /// Whether a node's name meets the requirement. A field takes exactly one value, and `metadata.name` is the only field of a Node.
+    /// Whether a node's name meets the requirement. A field takes exactly one value, and `metadata.name` is the only
+    /// field of a Node.
     fn is_met_by_name(&self, name: &str) -> bool {
         let found = if self.key == NAME_FIELD { name } else { "" };
         match (self.operator.as_str(), self.values()) {

@@ -1,8 +1,9 @@
 //! The phases of a pod's life, and the devices that the pod holds over all of them.
 //!
-//! Ordinary init containers run one after the other, before the app containers. Sidecars are init containers that restart always;
-//! they run beside everything after them. The kubelet first gives a container the devices of earlier ordinary init containers
-//! (`devicesToReuse` of its device manager, kubernetes v1.36). It frees all devices when the pod ends.
+//! Ordinary init containers run one after the other, before the app containers. Sidecars are init containers that
+//! restart always; they run beside everything after them. The kubelet first gives a container the devices of earlier
+//! ordinary init containers (`devicesToReuse` of its device manager, kubernetes v1.36). It frees all devices when the
+//! pod ends.
 
 use super::SpecView;
 use crate::resource::ResourceName;
@@ -41,12 +42,12 @@ pub struct Claim<Name = ResourceName> {
     pub count: u32,
 }
 
-/// How many slices the pod holds for each of its claims. The claims are in the kubelet's order: init containers and sidecars, then
-/// app containers.
+/// How many slices the pod holds for each of its claims. The claims are in the kubelet's order: init containers and
+/// sidecars, then app containers.
 ///
-/// The sum is the most that the pod needs at any time, name by name. App containers and sidecars hold what they claim. An ordinary
-/// init container holds only what the containers after it leave of its devices. Of the init containers of a name only one holds
-/// anything: the first of those that need the most.
+/// The sum is the most that the pod needs at any time, name by name. App containers and sidecars hold what they claim.
+/// An ordinary init container holds only what the containers after it leave of its devices. Of the init containers of a
+/// name only one holds anything: the first of those that need the most.
 #[must_use]
 pub fn held<Name: Ord + Copy>(claims: &[Claim<Name>]) -> Vec<u32> {
     let mut held: Vec<u32> = claims.iter().map(|c| if c.role == Role::Init { 0 } else { c.count }).collect();
@@ -57,8 +58,8 @@ pub fn held<Name: Ord + Copy>(claims: &[Claim<Name>]) -> Vec<u32> {
     held
 }
 
-/// The first ordinary init container that needs the most of a name, including the sidecars before it. The number is how much more
-/// that is than all app containers and sidecars need in the end.
+/// The first ordinary init container that needs the most of a name, including the sidecars before it. The number is how
+/// much more that is than all app containers and sidecars need in the end.
 fn left_over<Name: Ord + Copy>(claims: &[Claim<Name>], name: Name) -> Option<(usize, u32)> {
     let mut staying = 0_u32;
     let mut most: Option<(usize, u32)> = None;
@@ -73,7 +74,8 @@ fn left_over<Name: Ord + Copy>(claims: &[Claim<Name>], name: Name) -> Option<(us
     most.map(|(index, most)| (index, most.saturating_sub(staying)))
 }
 
-/// The devices that a pod holds until it ends, by its limits: a number for each of kerf's names. Empty if it asks for none.
+/// The devices that a pod holds until it ends, by its limits: a number for each of kerf's names. Empty if it asks for
+/// none.
 #[must_use]
 pub fn devices(pod: &SpecView) -> BTreeMap<ResourceName, usize> {
     let limits = pod.in_order().flat_map(|(container, role)| {
@@ -133,7 +135,8 @@ mod tests {
         assert_eq!(counts.collect::<Vec<_>>(), expected.map(|(name, count)| (name.to_owned(), count)));
     }
 
-    /// A model of the kubelet's device manager for one name: how many devices each container holds, and how many all together.
+    /// A model of the kubelet's device manager for one name: how many devices each container holds, and how many all
+    /// together.
     fn kubelet(claims: &[Claim]) -> (usize, BTreeSet<u32>) {
         let (mut next, mut reusable, mut lasting) = (0_u32, BTreeSet::new(), BTreeSet::new());
         for claim in claims {

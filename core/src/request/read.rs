@@ -57,8 +57,9 @@ fn is_key_of(key: &str, base: &str) -> bool {
     key.strip_prefix(base).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
 }
 
-/// Refuses a pod that states how its slices must be and asks for none. It would run without its GPU, or with one that kerf does not
-/// choose. The annotation `kerf.dev/movable` is accepted, because it is not about slices and a cluster may set it on all pods.
+/// Refuses a pod that states how its slices must be and asks for none. It would run without its GPU, or with one that
+/// kerf does not choose. The annotation `kerf.dev/movable` is accepted, because it is not about slices and a cluster
+/// may set it on all pods.
 fn refuse_idle(pod: &PodView, reading: &Reading) -> Result<(), AskError> {
     let about_slices = || keys::ASKED.into_iter().filter(|base| *base != keys::MOVABLE);
     let idle = pod.metadata.annotations.keys().find(|key| about_slices().any(|base| is_key_of(key, base)));

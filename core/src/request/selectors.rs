@@ -1,8 +1,8 @@
-//! Reads which GPUs a pod selects by annotation: by kerf's keys, and by HAMi's of the same meaning, which hold in every pod that
-//! asks.
+//! Reads which GPUs a pod selects by annotation: by kerf's keys, and by HAMi's of the same meaning, which hold in every
+//! pod that asks.
 //!
-//! HAMi (`pkg/device/nvidia/device.go`: `checkGPUtype`, `CheckUUID`): `nvidia.com/use-gputype` and `nouse-gputype` are lists of parts
-//! of product names, in any case; `nvidia.com/use-gpuuuid` and `nouse-gpuuuid` are lists of UUIDs.
+//! HAMi (`pkg/device/nvidia/device.go`: `checkGPUtype`, `CheckUUID`): `nvidia.com/use-gputype` and `nouse-gputype` are
+//! lists of parts of product names, in any case; `nvidia.com/use-gpuuuid` and `nouse-gpuuuid` are lists of UUIDs.
 
 use super::{AskError, GpuSelection, PodView};
 use crate::keys;
@@ -34,8 +34,8 @@ pub(super) fn selection(pod: &PodView) -> Result<GpuSelection, AskError> {
     })
 }
 
-/// The GPU models that the pod names; its policy is chosen by them. An annotation that cannot be read counts as none here, because
-/// reading the request reports it.
+/// The GPU models that the pod names; its policy is chosen by them. An annotation that cannot be read counts as none
+/// here, because reading the request reports it.
 #[must_use]
 pub fn models_named(pod: &PodView) -> Vec<String> {
     selection(pod).map(|selection| selection.models).unwrap_or_default()
@@ -107,8 +107,8 @@ fn types(pod: &PodView, key: &str) -> Result<Option<Vec<String>>, AskError> {
     Ok(Some(all.into_iter().collect()))
 }
 
-/// The models whose product names contain this text, or are contained in it (`A100`, `NVIDIA A100-SXM4-40GB`). If there is none, the
-/// text itself, in the form of a short name that a GPU outside the catalog would have.
+/// The models whose product names contain this text, or are contained in it (`A100`, `NVIDIA A100-SXM4-40GB`). If there
+/// is none, the text itself, in the form of a short name that a GPU outside the catalog would have.
 fn models_of_type(part: &str) -> Vec<String> {
     let words = |text: &str| text.to_ascii_uppercase().replace('-', " ");
     let part = words(part);

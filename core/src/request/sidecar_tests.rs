@@ -1,6 +1,6 @@
-//! Tests of pods in the shape that Istio and Linkerd give them: the places, names and restart policies of containers, the proxy's
-//! resources, and the annotations that name a default container. No manifest is copied. The shapes are those of the expected outputs
-//! of the injectors' own tests:
+//! Tests of pods in the shape that Istio and Linkerd give them: the places, names and restart policies of containers,
+//! the proxy's resources, and the annotations that name a default container. No manifest is copied. The shapes are
+//! those of the expected outputs of the injectors' own tests:
 //!
 //! | case | file | commit |
 //! |---|---|---|

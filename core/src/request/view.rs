@@ -70,13 +70,15 @@ pub struct SpecView {
 }
 
 impl SpecView {
-    /// All containers in the order in which the kubelet gives them devices: init containers and sidecars, then app containers.
+    /// All containers in the order in which the kubelet gives them devices: init containers and sidecars, then app
+    /// containers.
     pub fn in_order(&self) -> impl Iterator<Item = (&ContainerView, Role)> {
         let inits = self.init_containers.iter().map(|c| (c, c.role_before_apps()));
         inits.chain(self.containers.iter().map(|c| (c, Role::App)))
     }
 
-    /// The app containers that no injector added. If injectors added all of them, it returns all, because one of them must be meant.
+    /// The app containers that no injector added. If injectors added all of them, it returns all, because one of them
+    /// must be meant.
     pub(super) fn own_containers(&self, is_sidecar: impl Fn(&str) -> bool) -> Vec<&ContainerView> {
         let own: Vec<_> = self.containers.iter().filter(|container| !is_sidecar(&container.name)).collect();
         if own.is_empty() { self.containers.iter().collect() } else { own }

@@ -16,8 +16,8 @@ pub struct Overload {
     pub limit: Busy,
 }
 
-/// Whether a GPU that is shared in this way may have these tenants. Under MPS the sum of duty times need must stay below the limit, in
-/// turns the sum of the duties. A single tenant may keep a whole GPU busy.
+/// Whether a GPU that is shared in this way may have these tenants. Under MPS the sum of duty times need must stay
+/// below the limit, in turns the sum of the duties. A single tenant may keep a whole GPU busy.
 ///
 /// # Errors
 /// If the sum exceeds the limit.

@@ -62,8 +62,8 @@ amount!(
 );
 
 amount!(
-    /// The part of one GPU that one inference needs while it runs, as a part of its latency alone: 0.5 leaves half of the GPU to others. It
-    /// is above 1 for workloads that achieve less side by side than in turns.
+    /// The part of one GPU that one inference needs while it runs, as a part of its latency alone: 0.5 leaves half of
+    /// the GPU to others. It is above 1 for workloads that achieve less side by side than in turns.
     Need,
     new,
     get,
@@ -74,8 +74,8 @@ amount!(
 amount!(
     /// The part of the time in which a tenant has an inference running while it is alone on the GPU, from 0 to 1.
     ///
-    /// [`Duty::ALWAYS`] is a closed loop: the next inference starts when the last has ended, however long that took. Every lower value is
-    /// an open loop: inferences come at their own rate.
+    /// [`Duty::ALWAYS`] is a closed loop: the next inference starts when the last has ended, however long that took.
+    /// Every lower value is an open loop: inferences come at their own rate.
     Duty,
     new,
     get,
@@ -102,8 +102,8 @@ amount!(
 );
 
 impl Need {
-    /// The value for a workload that was not measured (packing study, section 6): above the 0.36 of an H200, and close to the 0.52 of an
-    /// A100.
+    /// The value for a workload that was not measured (packing study, section 6): above the 0.36 of an H200, and close
+    /// to the 0.52 of an A100.
     pub const UNKNOWN: Self = Self(0.5);
 }
 
@@ -115,8 +115,8 @@ impl Duty {
 }
 
 impl SwitchingCost {
-    /// Measured at 3, 5 and 7 copies on an A100, to 0.1 %. It also serves for models that were not measured, because the larger cost is the
-    /// safe assumption.
+    /// Measured at 3, 5 and 7 copies on an A100, to 0.1 %. It also serves for models that were not measured, because
+    /// the larger cost is the safe assumption.
     pub const A100: Self = Self(1.11);
     /// Measured at 3 and 7 copies on an H200.
     pub const H200: Self = Self(1.07);

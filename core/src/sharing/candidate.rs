@@ -7,7 +7,8 @@ use crate::packing::fraction::Sharing;
 use crate::units::ComputePercent;
 use std::num::NonZeroU32;
 
-/// The most clients of one MPS server up to CUDA 13.0, and the most replicas of NVIDIA's device plugin (60 from CUDA 13.1).
+/// The most clients of one MPS server up to CUDA 13.0, and the most replicas of NVIDIA's device plugin (60 from CUDA
+/// 13.1).
 const MOST_CLIENTS: u32 = 48;
 
 /// A prediction may be 5 % below the measured value, so it must stay below a target with that much taken off.
@@ -85,7 +86,8 @@ fn instances(wish: &Wish, supply: &Supply) -> Result<Vec<Candidate>, PassedOver>
     if found.is_empty() { Err(refused) } else { Ok(found) }
 }
 
-/// The most tenants that fulfil the wish. The first number that fails ends the search, because each neighbour slows all tenants down.
+/// The most tenants that fulfil the wish. The first number that fails ends the search, because each neighbour slows all
+/// tenants down.
 fn most(
     wish: &Wish,
     (room, bound): (u32, Bound),

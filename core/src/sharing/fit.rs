@@ -48,8 +48,8 @@ pub enum FitError {
     },
 }
 
-/// The accepted difference between two short runs of the same work. The value is a choice: runs of two minutes differ by 0.2 % (one copy on
-/// the A100: 0.0880 and 0.0882 s), and shorter ones by more.
+/// The accepted difference between two short runs of the same work. The value is a choice: runs of two minutes differ
+/// by 0.2 % (one copy on the A100: 0.0880 and 0.0882 s), and shorter ones by more.
 const NOISE: f64 = 0.05;
 
 impl Run {
@@ -77,11 +77,11 @@ impl Run {
 }
 
 impl Workload {
-    /// Computes the numbers from the latency of one copy alone and a run of several copies under MPS, in a closed loop and without a limit
-    /// of threads.
+    /// Computes the numbers from the latency of one copy alone and a run of several copies under MPS, in a closed loop
+    /// and without a limit of threads.
     ///
-    /// Run as many copies as will share a GPU. Up to that number the prediction is a curve through both runs, at most 16 % above and 3 %
-    /// below measured values. Beyond it only the measured throughput is promised.
+    /// Run as many copies as will share a GPU. Up to that number the prediction is a curve through both runs, at most
+    /// 16 % above and 3 % below measured values. Beyond it only the measured throughput is promised.
     ///
     /// # Errors
     /// If the runs contradict each other; the text names the remedy.
@@ -98,8 +98,8 @@ impl Workload {
 impl SwitchingCost {
     /// Computes the cost from the latency of one copy alone and a run of several copies in turns.
     ///
-    /// Copies that leave the GPU idle in between fill each other's gaps. They take less time than one after another, and count as if
-    /// switching cost nothing.
+    /// Copies that leave the GPU idle in between fill each other's gaps. They take less time than one after another,
+    /// and count as if switching cost nothing.
     ///
     /// # Errors
     /// If the runs contradict each other; the text names the remedy.

@@ -1,9 +1,10 @@
 //! Every measured point beside its prediction from the runs with 1 and 7 copies.
 //!
 //! A100: YOLOS-small in a closed loop on an A100-80GB, the reference table that the user gave (seconds, cut to 0.1 ms).
-//! H200: our own run of the same on an H200-141GB, noted as inferences per second of the whole GPU (packing study, section 6).
-//! Detector: `deploy/examples/sharing/by_hand.py` on an H200-141GB, 2026-11-22, seconds; the limited rows at 14 % of the threads.
-//! Cluster: the same through `kerf bench sharing` on another H200 of that day (`docs/measured/sharing-h200.json`).
+//! H200: our own run of the same on an H200-141GB, noted as inferences per second of the whole GPU (packing study,
+//! section 6). Detector: `deploy/examples/sharing/by_hand.py` on an H200-141GB, 2026-11-22, seconds; the limited rows
+//! at 14 % of the threads. Cluster: the same through `kerf bench sharing` on another H200 of that day
+//! (`docs/measured/sharing-h200.json`).
 
 use super::*;
 use crate::mig::catalog;
@@ -121,8 +122,8 @@ fn the_smallest_slice_of_an_h200_is_as_slow_as_is_expected() {
     assert!((2.8..3.2).contains(&(mean.seconds() * 69.0)));
 }
 
-/// The study's other forms for MPS fail: (t1^3 + (n b)^3)^(1/3) with b from 7 copies is too low on the A100, so that a target would be
-/// missed, and the line through one and seven copies is too high on the H200.
+/// The study's other forms for MPS fail: (t1^3 + (n b)^3)^(1/3) with b from 7 copies is too low on the A100, so that a
+/// target would be missed, and the line through one and seven copies is too high on the H200.
 #[test]
 fn the_form_with_cubes_and_the_line_leave_the_bar() {
     let cubes = |alone: f64, seven: f64, copies: f64| {

@@ -1,12 +1,13 @@
 //! What the tenants of one GPU cost each other, and which way of sharing serves them.
 //!
-//! A [`Workload`] is fitted by two short runs, one copy alone and several under MPS. Then [`predict`] computes the mean latency and the
-//! throughput of any tenants under any [`Technology`], [`admits`] whether they leave each other undisturbed, and [`recommend`] the
-//! technology and the number of tenants for a GPU. The bar: for copies of one workload in a closed loop the predicted mean is at most 5 %
-//! below and 20 % above the measured one, at 3, 5 and 7 copies (`measured_tests` has every measured point).
+//! A [`Workload`] is fitted by two short runs, one copy alone and several under MPS. Then [`predict`] computes the mean
+//! latency and the throughput of any tenants under any [`Technology`], [`admits`] whether they leave each other
+//! undisturbed, and [`recommend`] the technology and the number of tenants for a GPU. The bar: for copies of one
+//! workload in a closed loop the predicted mean is at most 5 % below and 20 % above the measured one, at 3, 5 and 7
+//! copies (`measured_tests` has every measured point).
 //!
-//! Not covered: percentiles, a queue in front of the pod, and a second number for workloads that are limited by memory bandwidth instead of
-//! compute.
+//! Not covered: percentiles, a queue in front of the pod, and a second number for workloads that are limited by memory
+//! bandwidth instead of compute.
 
 mod admission;
 mod amount;

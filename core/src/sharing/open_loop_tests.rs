@@ -1,5 +1,5 @@
-//! Compares the fixed point with a simulation: inferences arrive at random, each tenant runs one at a time and queues the rest, and each
-//! running inference is slowed down by the pressure of the others.
+//! Compares the fixed point with a simulation: inferences arrive at random, each tenant runs one at a time and queues
+//! the rest, and each running inference is slowed down by the pressure of the others.
 
 use super::predict::crowded;
 use super::*;

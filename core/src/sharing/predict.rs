@@ -1,29 +1,29 @@
 //! The mean latency and throughput of tenants that share a GPU.
 //!
-//! A tenant is slowed down by busy neighbours. In an open loop the neighbours are the busier the more they are slowed down, because the
-//! same inferences take longer. Therefore the slowdowns are a fixed point, which an iteration reaches from below. Tenants that are always
-//! busy need one round. For equal tenants that leave nothing idle the fixed point is 1 / (1 - what the others keep busy), the mean of a
-//! shared processor. A simulation of random arrivals is at most 6 % below that for equal tenants, and 13 % for unequal ones
-//! (`open_loop_tests`).
+//! A tenant is slowed down by busy neighbours. In an open loop the neighbours are the busier the more they are slowed
+//! down, because the same inferences take longer. Therefore the slowdowns are a fixed point, which an iteration reaches
+//! from below. Tenants that are always busy need one round. For equal tenants that leave nothing idle the fixed point
+//! is 1 / (1 - what the others keep busy), the mean of a shared processor. A simulation of random arrivals is at most 6
+//! % below that for equal tenants, and 13 % for unequal ones (`open_loop_tests`).
 
 use super::{Duty, Latency, Technology, Throughput, Workload};
 use serde::{Deserialize, Serialize};
 use std::num::NonZeroU32;
 
-/// The slowdown by MIG beside the part of the GPU. With 1.05 the only measured slice (A100, `1g.10gb`: 3.9 times the latency alone) is
-/// predicted 12 % too slow, and an H200's in the middle of the expected 2.8 to 3.2.
+/// The slowdown by MIG beside the part of the GPU. With 1.05 the only measured slice (A100, `1g.10gb`: 3.9 times the
+/// latency alone) is predicted 12 % too slow, and an H200's in the middle of the expected 2.8 to 3.2.
 const MIG_FENCE: f64 = 1.05;
 
-/// The slowdown by a limit of threads beside the part of the GPU. It is within 4 % of measurements at 14 % on an H200, with one and with 7
-/// copies, of pictures in two sizes.
+/// The slowdown by a limit of threads beside the part of the GPU. It is within 4 % of measurements at 14 % on an H200,
+/// with one and with 7 copies, of pictures in two sizes.
 const THREAD_FENCE: f64 = 1.2;
 
-/// The power by which slowdowns grow with the copies until the GPU is full. With 1 the line through one and seven copies is 21 % above an
-/// H200's three, and with 2 the curve is 7 % below an A100's.
+/// The power by which slowdowns grow with the copies until the GPU is full. With 1 the line through one and seven
+/// copies is 21 % above an H200's three, and with 2 the curve is 7 % below an A100's.
 const CROWDING: f64 = 1.5;
 
-/// Slowdowns that still grow after this many rounds count as those of tenants that are always busy. Below 0.99 of saturation 3,000 rounds
-/// suffice.
+/// Slowdowns that still grow after this many rounds count as those of tenants that are always busy. Below 0.99 of
+/// saturation 3,000 rounds suffice.
 const MOST_ROUNDS: u32 = 10_000;
 
 /// A slowdown counts as settled once its relative growth is below this.
@@ -48,7 +48,8 @@ pub struct Prediction {
     /// The number of its inferences per second.
     #[serde(rename = "perSecond")]
     pub throughput: Throughput,
-    /// The part of the time in which it is busy. In an open loop, 1 means that inferences arrive faster than they are done.
+    /// The part of the time in which it is busy. In an open loop, 1 means that inferences arrive faster than they are
+    /// done.
     pub busy: Duty,
 }
 
@@ -63,8 +64,8 @@ struct Crowd {
 /// A tenant, and the number of tenants equal to it.
 type Alike = (Tenant, u32);
 
-/// Predicts each of these tenants of one GPU, in their order. Tenants of different kinds do not affect each other, and neither do tenants
-/// with hardware isolation.
+/// Predicts each of these tenants of one GPU, in their order. Tenants of different kinds do not affect each other, and
+/// neither do tenants with hardware isolation.
 #[must_use]
 pub fn predict(tenants: &[Tenant]) -> Vec<Prediction> {
     let each: Vec<Alike> = tenants.iter().map(|tenant| (*tenant, 1)).collect();
@@ -137,8 +138,8 @@ fn slowdown(tenant: &Tenant, crowd: Crowd) -> f64 {
         Technology::Mps { limit } => {
             // The GPU is full once the needs of all tenants, including this one, exceed the slowdown with room left.
             let crowded = crowded(crowd.busy, crowd.pressure).max(need.min(1.0) + crowd.need);
-            // A limit slows its own tenant down. It does not help the neighbours in this model, because it limits threads and not
-            // bandwidth.
+            // A limit slows its own tenant down. It does not help the neighbours in this model, because it limits
+            // threads and not bandwidth.
             let limited = limit.map_or(0.0, |l| THREAD_FENCE * need * 100.0 / f64::from(l.get()));
             crowded.max(limited)
         }
@@ -150,8 +151,8 @@ fn slowdown(tenant: &Tenant, crowd: Crowd) -> f64 {
     }
 }
 
-/// The slowdown under MPS while the GPU is not full: (1 + p (n^1.5 - 1))^(2/3) for n copies of pressure p. For unequal neighbours p is the
-/// mean of their pressures.
+/// The slowdown under MPS while the GPU is not full: (1 + p (n^1.5 - 1))^(2/3) for n copies of pressure p. For unequal
+/// neighbours p is the mean of their pressures.
 pub(super) fn crowded(busy: f64, pressure: f64) -> f64 {
     if busy <= 0.0 {
         return 1.0;

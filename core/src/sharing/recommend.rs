@@ -1,7 +1,7 @@
 //! Which way of sharing a GPU serves a workload, and with how many copies.
 //!
-//! For each kind the most tenants that fulfil the wish are computed. The preferred one among those within 10 % of the highest throughput is
-//! chosen ([`Why::Preferred`]).
+//! For each kind the most tenants that fulfil the wish are computed. The preferred one among those within 10 % of the
+//! highest throughput is chosen ([`Why::Preferred`]).
 
 use super::candidate::{Candidate, candidates};
 use super::{Advice, PassedOver, Supply, Why, Wish};

@@ -21,8 +21,8 @@ pub enum Technology {
     },
     /// Side by side behind an MPS daemon.
     Mps {
-        /// The percentage of the GPU's threads that the tenant may use; absent for all of them. A share's limit follows its memory unless
-        /// the pod asks for another one (`kerf.dev/compute`), so absent means that it asks for 100.
+        /// The percentage of the GPU's threads that the tenant may use; absent for all of them. A share's limit follows
+        /// its memory unless the pod asks for another one (`kerf.dev/compute`), so absent means that it asks for 100.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         limit: Option<ComputePercent>,
     },
@@ -40,8 +40,8 @@ impl Technology {
 
     /// An instance of `profile` on a GPU with this table; `None` if the table does not have the profile.
     ///
-    /// Its part of the GPU is the smaller of its parts of compute slices and memory slices. That is 1/8 for a `1g.10gb`, which has 14 of an
-    /// A100's 108 multiprocessors, and 16 of an H200's 132.
+    /// Its part of the GPU is the smaller of its parts of compute slices and memory slices. That is 1/8 for a
+    /// `1g.10gb`, which has 14 of an A100's 108 multiprocessors, and 16 of an H200's 132.
     #[must_use]
     pub fn mig(table: &MigTable, profile: Profile) -> Option<Self> {
         let entry = table.entry(profile)?;
@@ -61,8 +61,8 @@ impl Technology {
         }
     }
 
-    /// Whether a tenant of this technology is slowed down by one of the other. Only tenants that share in the same way without isolation
-    /// are.
+    /// Whether a tenant of this technology is slowed down by one of the other. Only tenants that share in the same way
+    /// without isolation are.
     pub(super) fn feels(self, other: Self) -> bool {
         self.kind() == other.kind() && matches!(self, Self::Mps { .. } | Self::TimeSlicing { .. })
     }

@@ -41,7 +41,8 @@ pub enum Target {
 pub enum Share {
     /// The part that the others leave, which gives the highest throughput.
     WhatIsLeft,
-    /// An equal part for each tenant. Under MPS each one is limited to that part of the threads, which slows all of them down.
+    /// An equal part for each tenant. Under MPS each one is limited to that part of the threads, which slows all of
+    /// them down.
     Equal,
 }
 
@@ -105,8 +106,9 @@ pub enum Bound {
 pub enum Why {
     /// No other technology serves the wish.
     OnlyOne,
-    /// It is the preferred one within 10 % of the highest throughput. MPS comes before MIG, then the whole GPU, then turns. For tenants
-    /// that are idle most of the time turns come first, because MPS gains them nothing and lets them fail together.
+    /// It is the preferred one within 10 % of the highest throughput. MPS comes before MIG, then the whole GPU, then
+    /// turns. For tenants that are idle most of the time turns come first, because MPS gains them nothing and lets them
+    /// fail together.
     Preferred,
     /// The preferred ones have a throughput more than 10 % lower.
     MostDone,

@@ -6,10 +6,10 @@ use serde::{Deserialize, Serialize};
 
 /// A workload on one GPU model.
 ///
-/// The packing study has one number `u` for the need of a busy copy, the slope of the latency over the copies. Measured curves are flat
-/// first and steep once the GPU is full, so that slope is less than the need on a full GPU. Therefore there are two numbers.
-/// [`pressure`](Self::pressure) describes the bend of the curve while there is room. [`need`](Self::need) is the need on a full GPU, and is
-/// compared with parts of a GPU.
+/// The packing study has one number `u` for the need of a busy copy, the slope of the latency over the copies. Measured
+/// curves are flat first and steep once the GPU is full, so that slope is less than the need on a full GPU. Therefore
+/// there are two numbers. [`pressure`](Self::pressure) describes the bend of the curve while there is room.
+/// [`need`](Self::need) is the need on a full GPU, and is compared with parts of a GPU.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Workload {
@@ -56,7 +56,8 @@ impl Workload {
         self.need
     }
 
-    /// The effect of one busy copy on its neighbours while the GPU is not full: 0 for none, 1 for as much as if each took its turn.
+    /// The effect of one busy copy on its neighbours while the GPU is not full: 0 for none, 1 for as much as if each
+    /// took its turn.
     #[must_use]
     pub const fn pressure(&self) -> Need {
         self.pressure
@@ -68,8 +69,9 @@ impl Workload {
         self.duty
     }
 
-    /// The load of a tenant on a GPU that is shared in this way, for [`Part::busy_for`](crate::packing::fraction::Part::busy_for). It is
-    /// duty times need under MPS, and the duty alone in turns, rounded up.
+    /// The load of a tenant on a GPU that is shared in this way, for
+    /// [`Part::busy_for`](crate::packing::fraction::Part::busy_for). It is duty times need under MPS, and the duty
+    /// alone in turns, rounded up.
     #[must_use]
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "from 0 to 2,000")]
     pub fn busy(&self, sharing: Sharing) -> Busy {

@@ -1,4 +1,5 @@
-//! The labels of GPU feature discovery, and whether the node's capacity agrees with them (k8s-device-plugin `internal/lm`).
+//! The labels of GPU feature discovery, and whether the node's capacity agrees with them (k8s-device-plugin
+//! `internal/lm`).
 
 use super::{Doubt, StaticOffer};
 use crate::kind::Kind;
@@ -67,8 +68,8 @@ pub(super) fn model(labels: &Labels) -> String {
     if product.is_empty() { String::new() } else { catalog::short_name(&product, memory) }
 }
 
-/// The memory of a GPU of this name that has `profile`: from the name, as in `A100-SXM4-80GB`, otherwise from the catalog's models of this
-/// name.
+/// The memory of a GPU of this name that has `profile`: from the name, as in `A100-SXM4-80GB`, otherwise from the
+/// catalog's models of this name.
 fn memory_of(product: &str, profile: Profile) -> MemoryMib {
     let in_name = product.split([' ', '-']).find_map(|word| word.strip_suffix("GB")?.parse::<u64>().ok());
     let has_profile = |model: &&GpuModel| {
@@ -104,11 +105,11 @@ fn labelled(labels: &Labels, name: PluginName) -> LabelledDevices {
     }
 }
 
-/// The offer of a node under `name`, with `capacity` devices of which `allocatable` may be given, and a doubt if labels and capacity
-/// disagree.
+/// The offer of a node under `name`, with `capacity` devices of which `allocatable` may be given, and a doubt if labels
+/// and capacity disagree.
 ///
-/// Allocatable counts. Labels are up to a minute late, and allocatable may be late too. If they disagree, the devices count as time slices,
-/// which isolate nothing, of the smaller of both sizes.
+/// Allocatable counts. Labels are up to a minute late, and allocatable may be late too. If they disagree, the devices
+/// count as time slices, which isolate nothing, of the smaller of both sizes.
 pub(super) fn offer(
     labels: &Labels,
     name: PluginName,

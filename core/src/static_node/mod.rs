@@ -1,5 +1,5 @@
-//! Static nodes, which NVIDIA's device plugin serves. They have no agent, so everything about them comes from the Node object: the labels
-//! of GPU feature discovery, and the allocatable.
+//! Static nodes, which NVIDIA's device plugin serves. They have no agent, so everything about them comes from the Node
+//! object: the labels of GPU feature discovery, and the allocatable.
 
 mod labels;
 mod offer;
@@ -27,7 +27,8 @@ pub struct StaticNode {
     pub doubts: Vec<Doubt>,
     /// The allocatable devices by name, including names that are not offered because their kind is unknown.
     pub devices: Devices,
-    /// Whether a layout of NVIDIA's device plugin is being changed there: the offers may be the former ones, so no pod may come.
+    /// Whether a layout of NVIDIA's device plugin is being changed there: the offers may be the former ones, so no pod
+    /// may come.
     pub is_changing: bool,
 }
 
@@ -43,13 +44,14 @@ pub struct Doubt {
 }
 
 impl StaticNode {
-    /// Reads the offers of a Node from its labels, capacity and allocatable, each as the API server has it. `None` for a managed node, and
-    /// for one without resources of NVIDIA's device plugin.
+    /// Reads the offers of a Node from its labels, capacity and allocatable, each as the API server has it. `None` for
+    /// a managed node, and for one without resources of NVIDIA's device plugin.
     ///
-    /// `record` is the annotation [`keys::PLUGIN_LAYOUT`], in which the extender's leader records its changes of the layout.
+    /// `record` is the annotation [`keys::PLUGIN_LAYOUT`], in which the extender's leader records its changes of the
+    /// layout.
     ///
-    /// The kubelet counts an unhealthy device in capacity and not in allocatable. Therefore the labels are compared with capacity, and
-    /// allocatable is what can be given.
+    /// The kubelet counts an unhealthy device in capacity and not in allocatable. Therefore the labels are compared
+    /// with capacity, and allocatable is what can be given.
     #[must_use]
     pub fn read<'m>(
         labels: &BTreeMap<String, String>,

@@ -14,8 +14,8 @@ pub struct StaticOffer {
     pub name: PluginName,
     /// The kind of the devices. If labels and capacity disagree, it is the one without isolation.
     pub kind: Kind,
-    /// The nominal size of one device, for a MIG instance that of its profile. `None` if the labels do not say it; then it serves only
-    /// requests by name.
+    /// The nominal size of one device, for a MIG instance that of its profile. `None` if the labels do not say it; then
+    /// it serves only requests by name.
     pub size: Option<SizeGb>,
     /// The memory that one device really has; `None` if it is unknown.
     pub memory: Option<MemoryMib>,
@@ -76,8 +76,9 @@ impl StaticOffer {
     }
 }
 
-/// Whether a node with GPUs of this model may serve the pod. Only its kubelet sees which GPU a device is on, so a pod that selects or
-/// excludes UUIDs is not admitted. Neither is a pod that excludes models, if the labels do not say the model.
+/// Whether a node with GPUs of this model may serve the pod. Only its kubelet sees which GPU a device is on, so a pod
+/// that selects or excludes UUIDs is not admitted. Neither is a pod that excludes models, if the labels do not say the
+/// model.
 #[must_use]
 pub fn admits(gpus: &GpuSelection, model: &str) -> bool {
     let is_sure = !model.is_empty() || gpus.not_models.is_empty();

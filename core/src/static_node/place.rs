@@ -23,11 +23,13 @@ pub fn sum<'d>(all: impl IntoIterator<Item = &'d Devices>) -> Devices {
     sum
 }
 
-/// Added to the cost of every place on a static node, so that it costs less than any place on a managed node (costs there are some
-/// millions). An existing slice that can serve in no other form is taken before room where others could be cut.
+/// Added to the cost of every place on a static node, so that it costs less than any place on a managed node (costs
+/// there are some millions). An existing slice that can serve in no other form is taken before room where others could
+/// be cut.
 const BELOW_ALL_CUTS: i64 = i64::MIN / 4;
 
-/// The cost of each GB that a device has beyond the request, in free devices of its name. It exceeds the number of devices of any node.
+/// The cost of each GB that a device has beyond the request, in free devices of its name. It exceeds the number of
+/// devices of any node.
 const WASTED_GB: i64 = 1 << 20;
 
 /// The place of a pod on a static node.
@@ -37,7 +39,8 @@ pub struct Spot {
     pub devices: Devices,
     /// The charge of the pod to its namespace's quota.
     pub charge: Charge,
-    /// First the memory that the place wastes, then the devices that it leaves free, so that nodes are filled one by one.
+    /// First the memory that the place wastes, then the devices that it leaves free, so that nodes are filled one by
+    /// one.
     pub cost: Cost,
 }
 
@@ -54,8 +57,8 @@ pub fn devices(request: &RequestDocument) -> Devices {
     devices
 }
 
-/// Whether any static node could serve a pod with this document. The present nodes do not count, because devices disappear while their
-/// plugin or kubelet restarts, and nodes may come later than pods.
+/// Whether any static node could serve a pod with this document. The present nodes do not count, because devices
+/// disappear while their plugin or kubelet restarts, and nodes may come later than pods.
 #[must_use]
 pub fn is_conceivable(request: &RequestDocument) -> bool {
     let is_conceivable = |container: &ContainerRequest| {

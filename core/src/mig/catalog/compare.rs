@@ -1,11 +1,13 @@
-//! Finds differences between the catalog and NVML for one GPU. NVML is right, and the agent reports the difference to the operator.
+//! Finds differences between the catalog and NVML for one GPU. NVML is right, and the agent reports the difference to
+//! the operator.
 
 use super::GpuModel;
 use crate::mig::{GiProfileId, MigTable, Profile, ProfileEntry};
 use crate::units::MemoryMib;
 use thiserror::Error;
 
-/// The largest difference in a profile's memory that is accepted, in percent, because drivers change it by a few percent.
+/// The largest difference in a profile's memory that is accepted, in percent, because drivers change it by a few
+/// percent.
 const MEMORY_PERCENT: u64 = 5;
 
 /// One difference between the catalog's table and NVML's.
@@ -69,8 +71,8 @@ pub enum Disagreement {
     },
 }
 
-/// The differences between `model` of the catalog and the table that NVML reported. A name that another driver gives to a profile is
-/// no difference.
+/// The differences between `model` of the catalog and the table that NVML reported. A name that another driver gives to
+/// a profile is no difference.
 #[must_use]
 pub fn compare(model: &GpuModel, nvml: &MigTable) -> Vec<Disagreement> {
     let catalog = model.mig_table().unwrap_or_default();

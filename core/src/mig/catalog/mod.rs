@@ -1,8 +1,8 @@
 //! The GPU models that kerf has without NVML, for planning off a node, for tests and for short names.
 //!
-//! On a node the table comes from NVML, and [`compare`] returns where the catalog differs. Ids, placements and memory are from
-//! NVIDIA's MIG user guide and from published outputs of `nvidia-smi mig -lgip` and `-lgipp`. Memory differs between drivers, and on
-//! a few GPUs so do names.
+//! On a node the table comes from NVML, and [`compare`] returns where the catalog differs. Ids, placements and memory
+//! are from NVIDIA's MIG user guide and from published outputs of `nvidia-smi mig -lgip` and `-lgipp`. Memory differs
+//! between drivers, and on a few GPUs so do names.
 
 mod compare;
 mod layout;
@@ -25,8 +25,8 @@ pub use product::{by_product, short_name};
 pub enum Certainty {
     /// Profiles, ids and placements are in a published listing of a real GPU.
     Documented,
-    /// Ids, placements or memory were inferred from GPUs of the same family. Programs that plan with such a table off a node must
-    /// report that it is unsure. On a node NVML's table is used.
+    /// Ids, placements or memory were inferred from GPUs of the same family. Programs that plan with such a table off a
+    /// node must report that it is unsure. On a node NVML's table is used.
     Unsure,
 }
 
@@ -93,7 +93,8 @@ impl GpuModel {
         self.layout.table()
     }
 
-    /// Names that other drivers give to profiles of the table: an id of the table, and the other name. On a node NVML's name is used.
+    /// Names that other drivers give to profiles of the table: an id of the table, and the other name. On a node NVML's
+    /// name is used.
     #[must_use]
     pub fn other_names(&self) -> &'static [(GiProfileId, Profile)] {
         self.renamed

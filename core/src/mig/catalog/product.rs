@@ -3,15 +3,15 @@
 use super::{GpuModel, MODELS};
 use crate::units::MemoryMib;
 
-/// The largest difference between a board's memory and its model's, in percent. It covers ECC, which takes up to 7 % where it can be
-/// switched.
+/// The largest difference between a board's memory and its model's, in percent. It covers ECC, which takes up to 7 %
+/// where it can be switched.
 const MEMORY_PERCENT: u64 = 10;
 
 /// The characters between the words of a product name.
 const SEPARATORS: [char; 2] = [' ', '-'];
 
-/// The model of a GPU that NVML calls `product`. It is the model with the longest part of that name. Among several, it is the one
-/// with the nearest memory, because a `GH200` has 96 or 144 GB. `None` if no model is near.
+/// The model of a GPU that NVML calls `product`. It is the model with the longest part of that name. Among several, it
+/// is the one with the nearest memory, because a `GH200` has 96 or 144 GB. `None` if no model is near.
 #[must_use]
 pub fn by_product(product: &str, memory: MemoryMib) -> Option<&'static GpuModel> {
     let near = |m: &&GpuModel| distance(m, memory) * 100 <= m.memory.0 * MEMORY_PERCENT;
@@ -34,8 +34,8 @@ fn longest_part(model: &GpuModel, words: &[&str]) -> Option<usize> {
     model.products.iter().filter(has).map(|part| part.len()).max()
 }
 
-/// The short name of a GPU that NVML calls `product`. For a known model it is the catalog's. Otherwise it is the product name without
-/// its brand and with dashes for other characters, so that it can be a label's value.
+/// The short name of a GPU that NVML calls `product`. For a known model it is the catalog's. Otherwise it is the
+/// product name without its brand and with dashes for other characters, so that it can be a label's value.
 #[must_use]
 pub fn short_name(product: &str, memory: MemoryMib) -> String {
     by_product(product, memory).map_or_else(

@@ -1,6 +1,7 @@
 //! GPUs with seven compute slices over eight memory slices: A100, Hopper and the data centre GPUs of Blackwell.
 //!
-//! Memory is what listings print; where drivers differ, it is the middle. Placements were listed on A100, H100 and H200 only.
+//! Memory is what listings print; where drivers differ, it is the middle. Placements were listed on A100, H100 and H200
+//! only.
 
 use super::layout::{Layout, Memory};
 use super::{GpuModel, model};
@@ -16,8 +17,8 @@ const fn seven(
     model(name, products, memory, Layout::Seven(of_slices))
 }
 
-/// Estimates memory that no listing shows: 98 % of `eighths` eighths of `total`. In the listings that exist, profiles of two and more
-/// memory slices have 92 to 99 %.
+/// Estimates memory that no listing shows: 98 % of `eighths` eighths of `total`. In the listings that exist, profiles
+/// of two and more memory slices have 92 to 99 %.
 const fn guess(total: u64, eighths: u64) -> u64 {
     total * eighths * 98 / 800
 }

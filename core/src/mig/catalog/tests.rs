@@ -56,7 +56,8 @@ fn places_of_a_profile_do_not_overlap_and_give_its_maximum() {
 fn a_profiles_name_follows_from_its_share_of_the_memory() {
     // The rule of go-nvlib: round(ceil(profile / total * 8) / 8 * ceil(total GiB)); eighths on every axis.
     for (model, e) in entries() {
-        // Its 33.75 GiB are more than an eighth of the 275040 MiB that NVML reports, so one of the two numbers is wrong.
+        // Its 33.75 GiB are more than an eighth of the 275040 MiB that NVML reports, so one of the two numbers is
+        // wrong.
         if model.name == "B300-269GB" && e.size == 1 {
             continue;
         }

@@ -196,7 +196,8 @@ impl Kubelet {
         Some(all)
     }
 
-    /// Exchanges reservations if the kubelet has picked a slice that is reserved for another pod, as `ledger::follow_holders` does.
+    /// Exchanges reservations if the kubelet has picked a slice that is reserved for another pod, as
+    /// `ledger::follow_holders` does.
     fn follow(&mut self, uid: &PodUid, given: &BTreeSet<SliceId>) {
         for id in given {
             let is_own = |slice: &WantedSlice| slice.reservation.as_ref().is_some_and(|r| r.uid == *uid);

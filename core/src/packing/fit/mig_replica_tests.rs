@@ -135,8 +135,8 @@ fn uses<'s>(
 }
 
 proptest! {
-    /// Whatever pods come and go: an instance belongs to one pod, or to at most `most` pods with different replica numbers, and the planner
-    /// makes all of it from an empty node.
+    /// Whatever pods come and go: an instance belongs to one pod, or to at most `most` pods with different replica
+    /// numbers, and the planner makes all of it from an empty node.
     #[test]
     fn an_instance_serves_one_pod_or_at_most_the_policys_replicas(
         most in 2_u32..6,

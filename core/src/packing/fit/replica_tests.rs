@@ -95,7 +95,8 @@ fn an_equal_share_serves_requests_within_its_memory_and_compute() {
 }
 
 proptest! {
-    /// Whatever pods come and go, the shares of a GPU are equal and at most as many as the policy says, and the planner starts them all.
+    /// Whatever pods come and go, the shares of a GPU are equal and at most as many as the policy says, and the planner
+    /// starts them all.
     #[test]
     fn equal_mps_shares_stay_equal_and_within_the_gpu(
         replicas in 2_u32..=48, model in 0_usize..4,

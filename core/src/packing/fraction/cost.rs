@@ -2,14 +2,15 @@
 //!
 //! The cost is the fleet's loss, in thousandths of a GPU until it becomes a [`Cost`]:
 //! - gap: the loss in value of the GPU's gap ([`super::gap`]), so that shares that fill a GPU up meet there;
-//! - fragmentation: the part of the node that usual requests could use and no longer can, as in FGD ([`super::wanted`]);
-//! - balance: the part of the node's GPUs that can no longer be used beside its CPU and memory, times the prices of CPU and of the node's
-//!   model, so that neither is stranded behind the other and scarce models are kept free;
+//! - fragmentation: the part of the node that usual requests could use and no longer can, as in FGD
+//!   ([`super::wanted`]);
+//! - balance: the part of the node's GPUs that can no longer be used beside its CPU and memory, times the prices of CPU
+//!   and of the node's model, so that neither is stranded behind the other and scarce models are kept free;
 //! - best fit: everything that is left on the node, so that nodes fill up.
 //!
-//! The weights were found on Alibaba's trace of 2023 by FGD's protocol, on other shuffles than the reported ones. They are in the middle of
-//! a flat region: halving or doubling one of them moves the mean over 17 workloads by at most 0.16 points. If balance is above four times
-//! fragmentation, nodes for several GPUs are broken up.
+//! The weights were found on Alibaba's trace of 2023 by FGD's protocol, on other shuffles than the reported ones. They
+//! are in the middle of a flat region: halving or doubling one of them moves the mean over 17 workloads by at most 0.16
+//! points. If balance is above four times fragmentation, nodes for several GPUs are broken up.
 
 use super::amount::{CpuMilli, GpuMilli};
 use super::market::Market;

@@ -82,8 +82,9 @@ impl Demand {
         if had > 0.0 { (wanted / self.volume / had).min(MOST_TIGHT) } else { 0.0 }
     }
 
-    /// For each model, the part of it that requests by model want once all GPUs are wanted. It is squared, because a model of which half is
-    /// wanted is hardly in danger. A request that allows several models counts for each in proportion to its GPUs.
+    /// For each model, the part of it that requests by model want once all GPUs are wanted. It is squared, because a
+    /// model of which half is wanted is hardly in danger. A request that allows several models counts for each in
+    /// proportion to its GPUs.
     pub(super) fn scarcity(&self, supply: &Supply) -> Vec<f64> {
         let mut wanted = [0.0; MOST_MODELS];
         for usual in self.requests.iter().filter(|usual| usual.request.models != ModelSet::ANY) {
@@ -97,8 +98,8 @@ impl Demand {
     }
 }
 
-/// The workload that is assumed before any request came: two whole GPUs, a half and a quarter, with 0.7 of their part of the nodes' CPU and
-/// memory. Its weight falls with every request that comes.
+/// The workload that is assumed before any request came: two whole GPUs, a half and a quarter, with 0.7 of their part
+/// of the nodes' CPU and memory. Its weight falls with every request that comes.
 fn assumed(supply: &Supply) -> impl Iterator<Item = Usual> {
     const PART_OF_THE_NODE: f64 = 0.7;
     let (cpu, memory) = (supply.cpu_per_gpu() * PART_OF_THE_NODE, supply.memory_per_gpu() * PART_OF_THE_NODE);

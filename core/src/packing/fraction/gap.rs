@@ -1,9 +1,10 @@
-//! The value of a gap on a GPU: the part of a GPU that future shares can make of it, at the prices at which the requested shares just pay
-//! for the GPUs that they need.
+//! The value of a gap on a GPU: the part of a GPU that future shares can make of it, at the prices at which the
+//! requested shares just pay for the GPUs that they need.
 //!
-//! The prices are the duals of the fluid cutting stock problem (fewest GPUs for shares in these proportions), solved by Gilmore and
-//! Gomory's column generation (1961). A share that always finds a gap is free, and a share that fills half a GPU is worth half of one. A
-//! gap of 190 thousandths that no usual share wants is worth nothing, so filling it loses nothing.
+//! The prices are the duals of the fluid cutting stock problem (fewest GPUs for shares in these proportions), solved by
+//! Gilmore and Gomory's column generation (1961). A share that always finds a gap is free, and a share that fills half
+//! a GPU is worth half of one. A gap of 190 thousandths that no usual share wants is worth nothing, so filling it loses
+//! nothing.
 
 use super::amount::GpuMilli;
 use std::collections::BTreeMap;
@@ -11,7 +12,8 @@ use std::collections::BTreeMap;
 /// Only this many sizes count, the most frequent ones, because the work grows with the square of their number.
 pub(super) const MOST_SIZES: usize = 64;
 
-/// Rounds of column generation; 20 sizes take about 50. An early stop makes the prices only slightly too high or too low.
+/// Rounds of column generation; 20 sizes take about 50. An early stop makes the prices only slightly too high or too
+/// low.
 const MOST_ROUNDS: usize = 1000;
 
 /// The tolerance in comparisons of prices.
@@ -133,7 +135,8 @@ impl Basis {
         (0..self.used.len()).map(|size| self.inverse.iter().map(|row| row[size]).sum()).collect()
     }
 
-    /// One step of the simplex method: the pattern enters, and the first one that reaches zero leaves. `false` if none does.
+    /// One step of the simplex method: the pattern enters, and the first one that reaches zero leaves. `false` if none
+    /// does.
     fn enter(&mut self, pattern: &[f64]) -> bool {
         let direction: Vec<f64> =
             self.inverse.iter().map(|row| row.iter().zip(pattern).map(|(a, b)| a * b).sum()).collect();
@@ -184,7 +187,8 @@ mod tests {
 
     #[test]
     fn a_share_with_too_few_gaps_is_paid_for_by_whole_gpus() {
-        // Forty shares of 160 need more than ten gaps. Six of the others fit on a GPU, so a gap of 190 is worth a sixth of one.
+        // Forty shares of 160 need more than ten gaps. Six of the others fit on a GPU, so a gap of 190 is worth a sixth
+        // of one.
         check(&[(810, 10.0), (160, 40.0)], &[(190, 1000.0 / 6.0), (810, 5000.0 / 6.0), (1000, 1000.0)]);
     }
 

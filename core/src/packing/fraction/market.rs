@@ -60,8 +60,8 @@ impl Market {
         self.wanted[node.model().index()].uses(&self.sizes, cpu)
     }
 
-    /// The part of `gpu` thousandths that can be used beside this CPU and memory. The scarcest resource has the highest value: with plenty
-    /// of CPU a GPU counts in full and a core not at all, and vice versa.
+    /// The part of `gpu` thousandths that can be used beside this CPU and memory. The scarcest resource has the highest
+    /// value: with plenty of CPU a GPU counts in full and a core not at all, and vice versa.
     pub(super) fn balanced(&self, gpu: f64, cpu: CpuMilli, memory: MemoryMib) -> f64 {
         if gpu <= 0.0 {
             return 0.0;

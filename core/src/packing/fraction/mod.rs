@@ -1,8 +1,9 @@
-//! Fractions: MPS shares, time slices and whole GPUs as shares of a GPU, with the node's CPU and memory and the GPU's model. [`Nodes`]
-//! finds the cheapest place for one more request; the extender and `kerf simulate --openb` run the same code.
+//! Fractions: MPS shares, time slices and whole GPUs as shares of a GPU, with the node's CPU and memory and the GPU's
+//! model. [`Nodes`] finds the cheapest place for one more request; the extender and `kerf simulate --openb` run the
+//! same code.
 //!
-//! [`cost()`] is a pure function of a node, a request and a [`Market`]. The market comes from the nodes' resources and from a [`Workload`],
-//! which is learned from earlier requests.
+//! [`cost()`] is a pure function of a node, a request and a [`Market`]. The market comes from the nodes' resources and
+//! from a [`Workload`], which is learned from earlier requests.
 
 mod amount;
 mod cost;

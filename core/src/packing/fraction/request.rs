@@ -50,8 +50,8 @@ pub enum Sharing {
 impl Sharing {
     /// The limit for what all tenants of one GPU keep busy, before they slow each other down.
     ///
-    /// MPS runs tenants side by side, and queues stay short up to 0.7 of the GPU. Time slicing costs 7 to 11 % for each switch (measured on
-    /// A100 and H200), so its limit is 0.6.
+    /// MPS runs tenants side by side, and queues stay short up to 0.7 of the GPU. Time slicing costs 7 to 11 % for each
+    /// switch (measured on A100 and H200), so its limit is 0.6.
     #[must_use]
     pub fn busy_limit(self) -> Busy {
         match self {
@@ -71,8 +71,8 @@ pub enum Order {
 }
 
 impl Part {
-    /// A part of `share`; `None` for zero and for a whole GPU or more. MPS packs and time slices spread, unless [`ordered`](Self::ordered)
-    /// changes that.
+    /// A part of `share`; `None` for zero and for a whole GPU or more. MPS packs and time slices spread, unless
+    /// [`ordered`](Self::ordered) changes that.
     #[must_use]
     pub fn new(share: GpuMilli, sharing: Sharing) -> Option<Self> {
         let order = if sharing == Sharing::Mps { Order::Pack } else { Order::Spread };
@@ -140,7 +140,8 @@ impl Request {
         self.models.has(model)
     }
 
-    /// The request without the properties that the workload ignores: the way of sharing, and the node's memory, which varies most.
+    /// The request without the properties that the workload ignores: the way of sharing, and the node's memory, which
+    /// varies most.
     pub(super) fn kind(&self) -> Self {
         let gpus = match self.gpus {
             GpuDemand::Part(part) => GpuDemand::Part(Part {

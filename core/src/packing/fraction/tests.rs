@@ -93,8 +93,8 @@ fn the_cost_is_the_sum_of_its_terms() {
     let mut supply = Supply::default();
     supply.add(&empty);
     let found = cost(&empty, &usual, &Market::of(&workload(&[(usual, 1)]), &supply)).unwrap();
-    // 1000 of the 2000 usable thousandths are gone. CPU is just enough, 8 cores to a GPU, so that of 2000 thousandths beside 16 cores 2000
-    // / √2 can be used. 8 cores and one GPU are left. A GiB of memory in 512 is negligible.
+    // 1000 of the 2000 usable thousandths are gone. CPU is just enough, 8 cores to a GPU, so that of 2000 thousandths
+    // beside 16 cores 2000 / √2 can be used. 8 cores and one GPU are left. A GiB of memory in 512 is negligible.
     let expected = 0.5 * 1000.0 + 0.7 * 1000.0 / 2.0_f64.sqrt() + 0.25 * 8.0 + 1000.0 / 256.0;
     let milli = f64::from(i32::try_from(found.cost.0 / 1000).unwrap()) / 8.0;
     assert!((milli - expected).abs() < 0.01, "{milli}, not {expected}");

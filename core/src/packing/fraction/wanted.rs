@@ -1,7 +1,7 @@
 //! Fragmentation as FGD counts it (Weng, USENIX ATC'23): the demand for what is left of a node.
 //!
-//! On a node with room for it, a usual request can use all GPUs that have room for it. The mean over the usual requests of what can be used
-//! falls by more than what is taken, if a request breaks room that others wanted.
+//! On a node with room for it, a usual request can use all GPUs that have room for it. The mean over the usual requests
+//! of what can be used falls by more than what is taken, if a request breaks room that others wanted.
 
 use super::amount::{CpuMilli, GpuMilli, real};
 use super::demand::Demand;

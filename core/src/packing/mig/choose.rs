@@ -40,8 +40,8 @@ pub struct Choice {
     pub cost: Cost,
 }
 
-/// The profiles that serve a request: the one that the user wrote, otherwise the plain ones with the fewest memory slices. A neutral name
-/// asks for memory alone.
+/// The profiles that serve a request: the one that the user wrote, otherwise the plain ones with the fewest memory
+/// slices. A neutral name asks for memory alone.
 pub fn serving(table: &MigTable, request: &ContainerRequest) -> impl Iterator<Item = Profile> {
     let is_meant = move |e: &ProfileEntry| match request.profile {
         Some(profile) => e.profile == profile,
@@ -63,8 +63,8 @@ pub fn has_compute(table: &MigTable, slices: u8, least: ComputePercent) -> bool 
     u32::from(slices) * 100 >= u32::from(least.get()) * u32::from(table.compute())
 }
 
-/// The places of `places` that serve a request. Those with the most compute come first: the name promises a minimum, and more compute on
-/// the same memory slices costs nothing.
+/// The places of `places` that serve a request. Those with the most compute come first: the name promises a minimum,
+/// and more compute on the same memory slices costs nothing.
 #[must_use]
 pub fn wanted(places: &Places, table: &MigTable, request: &ContainerRequest) -> Vec<PlaceId> {
     let profiles = serving(table, request);
@@ -100,7 +100,8 @@ pub(super) fn with_idle(places: &Places, cut: Cut, place: PlaceId, cost: Cost) -
     Some(Choice { place, destroyed, cost: Cost(cost.0 + DESTROYED_SLICE * slices) })
 }
 
-/// Idle instances that exclude the place, and further ones while compute slices or the profile's maximum do not suffice.
+/// Idle instances that exclude the place, and further ones while compute slices or the profile's maximum do not
+/// suffice.
 fn in_the_way(places: &Places, cut: Cut, place: PlaceId) -> PlaceSet {
     let mut destroyed = cut.idle.and(places.excluded(place));
     loop {

@@ -7,10 +7,12 @@ use super::states::StateId;
 use crate::packing::Cost;
 use std::collections::{BTreeSet, HashMap};
 
-/// The most groups of one state, and GPUs of one group, that a decision looks at. Without it the decision would grow with the fleet.
+/// The most groups of one state, and GPUs of one group, that a decision looks at. Without it the decision would grow
+/// with the fleet.
 const LOOKED_AT: usize = 128;
 
-/// States are sorted for a class only after this many decisions at unchanged prices, because sorting costs more than one scan.
+/// States are sorted for a class only after this many decisions at unchanged prices, because sorting costs more than
+/// one scan.
 const RESTED: u32 = 4;
 
 #[derive(Debug, Clone)]
@@ -112,8 +114,8 @@ impl Groups {
         }
     }
 
-    /// The ways in which a smaller instance makes room for one of the places when it leaves. There is one GPU for each kind of cut, and the
-    /// cost is without the new place of the moved instance.
+    /// The ways in which a smaller instance makes room for one of the places when it leaves. There is one GPU for each
+    /// kind of cut, and the cost is without the new place of the moved instance.
     pub(crate) fn ways(&self, wanted: &[PlaceId], movable: impl Fn(u32, PlaceId) -> bool) -> Vec<Way> {
         let mut ways = Vec::new();
         for group in self.live.iter().flat_map(|state| &self.by_state[state.index()]) {

@@ -83,7 +83,8 @@ impl From<PlaceId> for PlaceSet {
 struct Place {
     instance: Instance,
     mask: u32,
-    /// Places that cannot be used at the same time, including itself: they share a memory slice, or both have the media engines.
+    /// Places that cannot be used at the same time, including itself: they share a memory slice, or both have the media
+    /// engines.
     excluded: PlaceSet,
     same: PlaceSet,
     /// The most instances of the profile on one GPU.
@@ -189,7 +190,8 @@ impl Places {
         self.all[place.index()].excluded
     }
 
-    /// Whether an instance can be created at the place beside `held`: memory slices, compute slices and the profile's maximum must suffice.
+    /// Whether an instance can be created at the place beside `held`: memory slices, compute slices and the profile's
+    /// maximum must suffice.
     #[must_use]
     pub fn has_room(&self, held: PlaceSet, place: PlaceId) -> bool {
         let this = &self.all[place.index()];
@@ -198,8 +200,8 @@ impl Places {
             && held.and(this.same).len() < this.max
     }
 
-    /// The instance of `idle` that blocks the place most, beside `held`: one of the same profile if there are too many of them, otherwise
-    /// the one with the most compute slices.
+    /// The instance of `idle` that blocks the place most, beside `held`: one of the same profile if there are too many
+    /// of them, otherwise the one with the most compute slices.
     #[must_use]
     pub fn biggest_claim(&self, held: PlaceSet, idle: PlaceSet, place: PlaceId) -> Option<PlaceId> {
         let this = &self.all[place.index()];

@@ -1,8 +1,8 @@
 //! The value of room for each profile: high if the fleet has little of it left and pods use much of it.
 //!
-//! Without prices the value of a state is that of FGD's fragmentation gradient (Weng et al., ATC'23) over memory slices, with equal
-//! weights. The price of a profile is the root of its part of what is held, divided by what is left of its room. Both come from the fleet
-//! as it is: nothing is forecast and nothing is remembered.
+//! Without prices the value of a state is that of FGD's fragmentation gradient (Weng et al., ATC'23) over memory
+//! slices, with equal weights. The price of a profile is the root of its part of what is held, divided by what is left
+//! of its room. Both come from the fleet as it is: nothing is forecast and nothing is remembered.
 
 use super::places::{PlaceSet, Places};
 use super::states::{StateId, States};
@@ -39,8 +39,8 @@ pub(super) struct Prices {
     each: Vec<f64>,
     /// The present prices, which replace `each` once one has moved far enough.
     fresh: Vec<f64>,
-    /// The memory slices that count for each profile, state by state. It holds everything that a valuation reads, because a small fleet
-    /// values its states after most decisions.
+    /// The memory slices that count for each profile, state by state. It holds everything that a valuation reads,
+    /// because a small fleet values its states after most decisions.
     rows: Vec<f64>,
     values: Vec<i64>,
     version: u64,
@@ -178,8 +178,8 @@ fn as_f64(count: u64) -> f64 {
     count as f64
 }
 
-/// Rounds to the nearest integer, halves away from zero. It replaces `f64::round`, which calls the mathematics library if the build may not
-/// use the processor's instruction; that call took most of the time of a valuation.
+/// Rounds to the nearest integer, halves away from zero. It replaces `f64::round`, which calls the mathematics library
+/// if the build may not use the processor's instruction; that call took most of the time of a valuation.
 #[expect(clippy::cast_possible_truncation, reason = "values are bounded by axis x price, far below 2^63")]
 #[expect(clippy::cast_precision_loss, reason = "below 2^53 the whole part is exact")]
 fn rounded(value: f64) -> i64 {

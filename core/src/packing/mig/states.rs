@@ -1,7 +1,7 @@
 //! The states of a GPU, which decide its value: the memory slices that are taken, and the number of pieces.
 //!
-//! GPUs whose instances lie on the same memory slices have the same value, whatever the compute of the profiles. Therefore the few hundred
-//! states of a model are listed once, each with the room that it still has.
+//! GPUs whose instances lie on the same memory slices have the same value, whatever the compute of the profiles.
+//! Therefore the few hundred states of a model are listed once, each with the room that it still has.
 
 use super::places::{PlaceId, PlaceSet, Places};
 use crate::mig::Placement;
@@ -23,7 +23,8 @@ impl StateId {
     }
 }
 
-/// The taken memory slices, and those of them at which an instance starts. Together they give the extents of all instances.
+/// The taken memory slices, and those of them at which an instance starts. Together they give the extents of all
+/// instances.
 type Key = (u32, u32);
 
 /// Real models have up to 417 states. A table that leads to more than this is not of a GPU.

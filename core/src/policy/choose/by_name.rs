@@ -82,8 +82,8 @@ impl Choosing<'_> {
                 (SizeGb::ANY, resource, served)
             }
             Want::MpsReplica => {
-                // The size of an equal share depends on its GPU, so the largest that the pod may get must be within the policy's
-                // sizes.
+                // The size of an equal share depends on its GPU, so the largest that the pod may get must be within the
+                // policy's sizes.
                 if let Some(largest) = supply.at_most(ResourceName::MpsReplica, &gpus) {
                     check_size(self.policy, &container.name, largest)?;
                 }
@@ -95,8 +95,9 @@ impl Choosing<'_> {
         Ok(may_come.then_some(Named { size, resource, kinds: Vec::new(), served, gpus }))
     }
 
-    /// Resolves a name of NVIDIA's plugin. If GPUs serve it in kerf's own meaning by an allowed kind, that is taken. Otherwise the
-    /// first kind in the policy's order wins that static nodes offer, or that managed nodes with equal MPS shares offer.
+    /// Resolves a name of NVIDIA's plugin. If GPUs serve it in kerf's own meaning by an allowed kind, that is taken.
+    /// Otherwise the first kind in the policy's order wins that static nodes offer, or that managed nodes with equal
+    /// MPS shares offer.
     fn by_plugins_name(&self, container: &ContainerAsk, name: PluginName) -> Result<Named, Denied> {
         let plain = self.plain(container)?;
         let is_allowed = |plain: &&Named| {

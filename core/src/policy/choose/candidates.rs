@@ -1,8 +1,9 @@
 //! The resource name of a container that asks by size.
 //!
-//! If a single kind can serve it under a single name, the container gets that name, because NVIDIA's monitoring, existing quotas and
-//! static nodes use it. Otherwise it gets a neutral name, and the extender takes the first kind with free capacity on the pod's
-//! nodes. What is in use does not count here, because it changes until the pod is scheduled.
+//! If a single kind can serve it under a single name, the container gets that name, because NVIDIA's monitoring,
+//! existing quotas and static nodes use it. Otherwise it gets a neutral name, and the extender takes the first kind
+//! with free capacity on the pod's nodes. What is in use does not count here, because it changes until the pod is
+//! scheduled.
 
 use super::names::{self, Need, conceivable, served};
 use super::{Choosing, Named, check_size, join};
@@ -17,7 +18,8 @@ use crate::units::SizeGb;
 type Allowed = [(Kind, GpuSelection)];
 
 impl Choosing<'_> {
-    /// Chooses by what managed nodes serve, else by what static nodes serve, else by what GPUs of the catalog could serve.
+    /// Chooses by what managed nodes serve, else by what static nodes serve, else by what GPUs of the catalog could
+    /// serve.
     pub(super) fn by_size(&mut self, container: &ContainerAsk, size: SizeGb) -> Result<Named, Denied> {
         check_size(self.policy, &container.name, size)?;
         let size = self.stepped(&container.name, size);
@@ -41,7 +43,8 @@ impl Choosing<'_> {
         let Some(first) = found.first() else {
             return Err(self.no_slice(&kinds, container, &Need { asked, gpus: &self.gpus }));
         };
-        // Kinds that no GPU serves now are listed too, so that a node that comes later can serve the pending pod by them.
+        // Kinds that no GPU serves now are listed too, so that a node that comes later can serve the pending pod by
+        // them.
         let may_be =
             |kind: &Kind| found.iter().chain(&could_be).any(|name| name.resource.kind() == Some(*kind));
         let neutral = || {
@@ -62,8 +65,8 @@ impl Choosing<'_> {
         offered.iter().find(is_enough).or(offered.first()).cloned()
     }
 
-    /// The same need by a name that no `DeviceClass` maps to DRA. kube-scheduler serves a mapped name by the class, and does not call
-    /// kerf.
+    /// The same need by a name that no `DeviceClass` maps to DRA. kube-scheduler serves a mapped name by the class, and
+    /// does not call kerf.
     pub(super) fn unmapped(&self, container: &ContainerAsk, named: Named) -> Result<Named, Denied> {
         let Some(class) = self.supply.mapping(named.resource) else { return Ok(named) };
         let has_size = match named.resource {

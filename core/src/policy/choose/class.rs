@@ -7,8 +7,8 @@ use crate::request::{PodAsk, Want};
 use crate::resource::{PluginName, ResourceName};
 use crate::units::SizeGb;
 
-/// The class in the pod's annotation; else the strongest that its resource names imply and the policy serves by them; else the
-/// policy's default.
+/// The class in the pod's annotation; else the strongest that its resource names imply and the policy serves by them;
+/// else the policy's default.
 pub(super) fn class(policy: &Policy, supply: &Supply, ask: &PodAsk) -> IsolationClass {
     let serves_by = |class, kind| policy.kinds(class).is_some_and(|kinds| kinds.contains(&kind));
     let by_turns = |class| {
@@ -33,8 +33,8 @@ pub(super) fn class(policy: &Policy, supply: &Supply, ask: &PodAsk) -> Isolation
 
 /// The strongest class in which some node serves `nvidia.com/gpu`.
 ///
-/// A pod that asks for this name without an isolation class gets what nodes offer under the name. Where NVIDIA's device plugin shares
-/// GPUs, that is a replica; where the node policy divides GPUs into equal MPS shares, it is one of these.
+/// A pod that asks for this name without an isolation class gets what nodes offer under the name. Where NVIDIA's device
+/// plugin shares GPUs, that is a replica; where the node policy divides GPUs into equal MPS shares, it is one of these.
 fn class_of_gpus(policy: &Policy, supply: &Supply, ask: &PodAsk) -> Option<IsolationClass> {
     let size = policy.spec().sizes.max_gb.unwrap_or(SizeGb::ANY);
     let is_served = |kind: &Kind| {

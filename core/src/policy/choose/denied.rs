@@ -1,5 +1,5 @@
-//! The reasons why a policy refuses a request. Each text names what was asked, what is allowed and the nearest request that would
-//! work.
+//! The reasons why a policy refuses a request. Each text names what was asked, what is allowed and the nearest request
+//! that would work.
 
 use crate::kind::{IsolationClass, Kind};
 use crate::resource::ResourceName;

@@ -1,7 +1,7 @@
 //! Containers that ask, in a dialect, for several GPUs: one slice on each, on different GPUs.
 //!
-//! A process talks to one MPS daemon, which serves one GPU. It sees one MIG instance, however many its container has. So only whole
-//! GPUs and time slices can serve these containers.
+//! A process talks to one MPS daemon, which serves one GPU. It sees one MIG instance, however many its container has.
+//! So only whole GPUs and time slices can serve these containers.
 
 use super::{Choosing, Denied, Warning, join};
 use crate::kind::{IsolationClass, Kind};

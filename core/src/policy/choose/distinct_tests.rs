@@ -5,8 +5,8 @@ use crate::testing::{node_status, with_neutral_names};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
-/// The answer to a pod that asks in any dialect. The policy allows these kinds for isolation `none`, and NVIDIA's usual ones for
-/// `memory`. Each node of the cluster has the GPUs of one list.
+/// The answer to a pod that asks in any dialect. The policy allows these kinds for isolation `none`, and NVIDIA's usual
+/// ones for `memory`. Each node of the cluster has the GPUs of one list.
 fn answer(kinds: &[&str], nodes: &[&[&str]], metadata: &Value, limits: &Value) -> Result<Choice, Denied> {
     let dialects = ["nvidia", "hami", "gpushare", "kai", "runai"];
     let policy = policy_with(&json!({

@@ -1,18 +1,21 @@
-//! Raises sizes within one pod so that its containers share a name, and later containers reuse what init containers give back.
+//! Raises sizes within one pod so that its containers share a name, and later containers reuse what init containers
+//! give back.
 //!
-//! The kubelet gives an init container's devices to a later container only under the same resource name. An init container with 5 GB
-//! and an app container with 4 GB have two names, so the pod would hold 9 GB to its end. With 5 GB each it holds 5 GB.
+//! The kubelet gives an init container's devices to a later container only under the same resource name. An init
+//! container with 5 GB and an app container with 4 GB have two names, so the pod would hold 9 GB to its end. With 5 GB
+//! each it holds 5 GB.
 
 use super::Warning;
 use crate::contract::{ContainerRequest, RequestDocument};
 use crate::request::{Claim, ContainerAsk, PodAsk, Role, Want, held};
 use crate::units::{ComputePercent, MemoryMib, SizeGb};
 
-/// The most containers by size in a pod whose sizes are levelled. It bounds the work, because every pair of them is tried.
+/// The most containers by size in a pod whose sizes are levelled. It bounds the work, because every pair of them is
+/// tried.
 const CONTAINERS_LIMIT: usize = 16;
 
-/// What levelling compares of a container: size, real memory, compute, and whether its slices must be on different GPUs. Containers
-/// with the same level get one name.
+/// What levelling compares of a container: size, real memory, compute, and whether its slices must be on different
+/// GPUs. Containers with the same level get one name.
 type Level = (SizeGb, Option<MemoryMib>, Option<ComputePercent>, bool);
 
 fn level(ask: &ContainerAsk) -> Option<Level> {
@@ -24,9 +27,9 @@ fn level(ask: &ContainerAsk) -> Option<Level> {
 
 /// Raises sizes of `ask` to others of the pod so that the pod holds less in all, and returns a warning for each.
 ///
-/// The kinds that will serve the pod do not matter. Each slice that it holds afterwards is no larger than a distinct one that it
-/// would hold otherwise. So the pod never holds more, by any kind, if each size has its own name. If several sizes have one name, the
-/// caller checks with [`is_less`]. `None` if levelling saves nothing.
+/// The kinds that will serve the pod do not matter. Each slice that it holds afterwards is no larger than a distinct
+/// one that it would hold otherwise. So the pod never holds more, by any kind, if each size has its own name. If
+/// several sizes have one name, the caller checks with [`is_less`]. `None` if levelling saves nothing.
 pub(super) fn levelled(ask: &PodAsk) -> Option<(PodAsk, Vec<Warning>)> {
     let has_init = ask.containers.iter().any(|container| container.role == Role::Init);
     let asked: Vec<Option<Level>> = ask.containers.iter().map(level).collect();
@@ -69,8 +72,8 @@ fn raised(container: &ContainerAsk, level: Option<Level>) -> ContainerAsk {
     }
 }
 
-/// The best single step, with what the pod holds after it. A step gives an init container and another container the larger of their
-/// two sizes, and also raises every init container that has either size.
+/// The best single step, with what the pod holds after it. A step gives an init container and another container the
+/// larger of their two sizes, and also raises every init container that has either size.
 fn best_step(
     ask: &PodAsk,
     levels: &[Option<Level>],

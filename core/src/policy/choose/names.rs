@@ -39,8 +39,8 @@ impl Need<'_> {
         share_size(self.size())
     }
 
-    /// The nominal size of a GPU that has the memory for certain. One GB is added, because a GPU of 80 GB may have slightly less than
-    /// 80 GiB.
+    /// The nominal size of a GPU that has the memory for certain. One GB is added, because a GPU of 80 GB may have
+    /// slightly less than 80 GiB.
     fn whole(&self) -> SizeGb {
         self.asked.memory.map_or(self.asked.size, |memory| {
             SizeGb(memory.nominal().0.saturating_add(1)).max(self.asked.size)
@@ -48,8 +48,8 @@ impl Need<'_> {
     }
 }
 
-/// The strongest class that a slice of this name serves. It is `none` for compute instances and MIG replicas, because they share
-/// memory and faults with others in their GPU instance.
+/// The strongest class that a slice of this name serves. It is `none` for compute instances and MIG replicas, because
+/// they share memory and faults with others in their GPU instance.
 pub(super) fn strongest_class(resource: ResourceName) -> IsolationClass {
     match resource {
         ResourceName::Compute(_) | ResourceName::MigReplica(_) => IsolationClass::None,
@@ -75,7 +75,8 @@ pub(super) fn served(managed: &Supply, kind: Kind, need: &Need) -> Vec<ResourceN
     }
 }
 
-/// The names by `kind` on GPUs of the catalog, the smallest first. They are for a cluster whose GPU nodes are scaled to zero.
+/// The names by `kind` on GPUs of the catalog, the smallest first. They are for a cluster whose GPU nodes are scaled to
+/// zero.
 pub(super) fn conceivable(kind: Kind, need: &Need) -> Vec<ResourceName> {
     let is_small = || Some(need.asked.size) <= largest(kind, need.gpus);
     match kind {
@@ -100,7 +101,8 @@ fn conceivable_profiles(need: &Need) -> Vec<Profile> {
                 && compute.is_none_or(|compute| has_compute(entry.profile, most, compute))
         };
         let entries = table.entries().iter().filter(fits).map(|entry| entry.profile);
-        // For profiles under other drivers the catalog has only the name, so they cannot serve a request for memory or compute.
+        // For profiles under other drivers the catalog has only the name, so they cannot serve a request for memory or
+        // compute.
         let is_plain_ask = memory.is_none() && compute.is_none();
         let others = model.other_names().iter().map(|(_, profile)| *profile).filter(|_| is_plain_ask);
         let large = entries.chain(others).filter(|profile| profile.is_plain() && profile.size() >= size);
@@ -128,7 +130,8 @@ fn profiles(gpus: &GpuSelection) -> BTreeSet<Profile> {
     models(gpus).flat_map(of_model).collect()
 }
 
-/// Whether some model that the pod may have could serve this name. If none of its models is in the catalog, any name may exist.
+/// Whether some model that the pod may have could serve this name. If none of its models is in the catalog, any name
+/// may exist.
 pub(super) fn exists(resource: ResourceName, gpus: &GpuSelection) -> bool {
     let is_open = gpus.models.iter().all(|model| catalog::by_name(model).is_none());
     is_open

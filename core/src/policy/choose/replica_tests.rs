@@ -143,8 +143,8 @@ proptest! {
             prop_assert!(!is_share || count == 1);
             let is_enough = ComputePercent::new(u8::try_from(100 / replicas).unwrap()) >= given.compute;
             let is_told = choice.warnings.iter().any(|warning| matches!(warning, Warning::NoSupply(..)));
-            // Shares of less than 1 GB, as 45 of this model are, have no name. Then nothing is offered at all, and in a cluster
-            // without offers any kind may come later, so a pod is admitted without a warning.
+            // Shares of less than 1 GB, as 45 of this model are, have no name. Then nothing is offered at all, and in a
+            // cluster without offers any kind may come later, so a pod is admitted without a warning.
             let is_served = !is_told && !supply.is_empty();
             prop_assert!(!is_share || !is_served || is_enough && kinds.contains(&"mps"));
             prop_assert_eq!(&RequestDocument::parse(&choice.document.to_json()).unwrap(), &choice.document);

@@ -223,7 +223,8 @@ fn all_slices_of_a_pod_are_on_one_sort_of_node() {
     );
 }
 
-/// A pod's affinity cannot be changed later. So it allows static nodes even if they have nothing free when the pod is created.
+/// A pod's affinity cannot be changed later. So it allows static nodes even if they have nothing free when the pod is
+/// created.
 #[test]
 fn static_nodes_are_allowed_if_they_could_ever_serve_the_pod() {
     let by_size = |gb, class| ask(Want::Size(SizeGb(gb)), Some(class));

@@ -9,8 +9,8 @@ use crate::units::{ComputePercent, SizeGb};
 use std::sync::Arc;
 
 impl Supply {
-    /// The smallest plain profile that covers the request, for each sort of GPU on managed nodes that the pod may have. Each profile
-    /// is returned once, ordered by memory and then by compute.
+    /// The smallest plain profile that covers the request, for each sort of GPU on managed nodes that the pod may have.
+    /// Each profile is returned once, ordered by memory and then by compute.
     #[must_use]
     pub fn fitting_profiles(&self, asked: &Asked, gpus: &GpuSelection) -> Vec<Profile> {
         let fitting = |gpu: &Arc<GpuSupply>| {

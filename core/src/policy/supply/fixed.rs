@@ -21,8 +21,8 @@ impl Supply {
         Self { statics: Arc::default(), ..self.clone() }
     }
 
-    /// The static nodes, in groups that offer the same. Each group is a supply without managed nodes. They are apart, because all of
-    /// a pod's slices must be on one node.
+    /// The static nodes, in groups that offer the same. Each group is a supply without managed nodes. They are apart,
+    /// because all of a pod's slices must be on one node.
     #[must_use]
     pub fn static_groups(&self) -> Vec<Self> {
         let alike = |a: &StaticNode, b: &StaticNode| {
@@ -54,8 +54,8 @@ impl Supply {
         nodes.flat_map(|node| &node.offers)
     }
 
-    /// The names by which static nodes serve the request by `kind`, the smallest slices first. Replicas count only for a request of
-    /// one, because several of them give the same as one.
+    /// The names by which static nodes serve the request by `kind`, the smallest slices first. Replicas count only for
+    /// a request of one, because several of them give the same as one.
     #[must_use]
     pub fn fixed(&self, kind: Kind, asked: &Asked, count: u32, gpus: &GpuSelection) -> Vec<ResourceName> {
         let serves = |offer: &&StaticOffer| {
@@ -75,8 +75,8 @@ impl Supply {
         sorted
     }
 
-    /// Whether some static node has `count` slices of this name that meet the request, in use or not. A node without a healthy device
-    /// counts as having enough, because its devices may recover.
+    /// Whether some static node has `count` slices of this name that meet the request, in use or not. A node without a
+    /// healthy device counts as having enough, because its devices may recover.
     #[must_use]
     pub fn holds_fixed(&self, name: ResourceName, asked: &Asked, count: u32, gpus: &GpuSelection) -> bool {
         self.fixed_offers(name, asked, gpus).any(|offer| offer.count == 0 || offer.count >= count)
@@ -121,10 +121,11 @@ impl Supply {
         self.statics.values().any(|node| suits(node, document).is_ok())
     }
 
-    /// Whether a static node may serve the pod, now or later. A pod's affinity is set once, at creation, so later nodes count too.
+    /// Whether a static node may serve the pod, now or later. A pod's affinity is set once, at creation, so later nodes
+    /// count too.
     ///
-    /// Unlabelled nodes offer equal time slices too, but affinity cannot select them among nodes without GPUs. So for time slices
-    /// there must be a static node that offers them now.
+    /// Unlabelled nodes offer equal time slices too, but affinity cannot select them among nodes without GPUs. So for
+    /// time slices there must be a static node that offers them now.
     #[must_use]
     pub fn may_serve_statically(&self, document: &RequestDocument) -> bool {
         let any = Asked::of(SizeGb::ANY);

@@ -72,8 +72,8 @@ impl Chip {
         Self(gpu)
     }
 
-    /// What a GPU of this sort serves. The result is tested with `packing::fit`, so that it agrees with the extender. `fleet` caches
-    /// what packing computes for the model.
+    /// What a GPU of this sort serves. The result is tested with `packing::fit`, so that it agrees with the extender.
+    /// `fleet` caches what packing computes for the model.
     pub fn supply(&self, fleet: &mut Fleet) -> GpuSupply {
         let Self(gpu) = self;
         if let Some(known) = fleet.add(&gpu.table, [], []) {

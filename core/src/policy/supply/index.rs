@@ -28,7 +28,8 @@ pub struct SupplyIndex {
     managed: BTreeSet<NodeName>,
     /// Nodes that cannot run pods in user namespaces.
     without_users: Arc<BTreeSet<NodeName>>,
-    /// Whether some agent has ever reported neutral names. It stays true, because an agent reports none while its kubelet restarts.
+    /// Whether some agent has ever reported neutral names. It stays true, because an agent reports none while its
+    /// kubelet restarts.
     knows_neutral: bool,
     sorts: Vec<(Chip, Arc<GpuSupply>)>,
     fleet: Fleet,
@@ -66,13 +67,14 @@ impl SupplyIndex {
         self.managed.insert(name) && is_static
     }
 
-    /// Sets what a Node offers that NVIDIA's device plugin serves; `None` if it offers nothing. Returns whether the supply changed.
+    /// Sets what a Node offers that NVIDIA's device plugin serves; `None` if it offers nothing. Returns whether the
+    /// supply changed.
     pub fn show_static(&mut self, name: NodeName, node: Option<StaticNode>) -> bool {
         if self.statics.get(&name).map(AsRef::as_ref) == node.as_ref() {
             return false;
         }
-        // The offer of a managed node is stored too, because it counts as soon as the GpuNode is gone. Until then the supply is the
-        // same.
+        // The offer of a managed node is stored too, because it counts as soon as the GpuNode is gone. Until then the
+        // supply is the same.
         let is_static = !self.managed.contains(&name);
         match node {
             Some(node) => drop(self.statics.insert(name, Arc::new(node))),
@@ -81,8 +83,8 @@ impl SupplyIndex {
         is_static
     }
 
-    /// Sets whether a Node can run pods in user namespaces, and returns whether the supply changed. A Node that was never set is
-    /// assumed to have them.
+    /// Sets whether a Node can run pods in user namespaces, and returns whether the supply changed. A Node that was
+    /// never set is assumed to have them.
     pub fn show_user_namespaces(&mut self, name: &NodeName, has_them: bool) -> bool {
         if self.without_users.contains(name) != has_them {
             return false;

@@ -1,10 +1,10 @@
-//! The dialect of gpushare (AliyunContainerService/gpushare-scheduler-extender, `docs/userguide.md`; gpushare-device-plugin,
-//! `pkg/gpu/nvidia/const.go`) and of Alibaba Cloud's ACK, which uses the same names.
+//! The dialect of gpushare (AliyunContainerService/gpushare-scheduler-extender, `docs/userguide.md`;
+//! gpushare-device-plugin, `pkg/gpu/nvidia/const.go`) and of Alibaba Cloud's ACK, which uses the same names.
 //!
-//! `aliyun.com/gpu-mem` is memory in GiB, or in MiB if the device plugin runs with `--memory-unit=MiB`. The pod does not say which.
-//! kerf decides by the number: no GPU has 279 GiB, and no useful request is below 279 MiB. If the label or the limit
-//! `aliyun.com/gpu-count` asks for several GPUs, each gives an equal part ("Enable Multi-GPU Sharing with Shared GPU Scheduling" of
-//! ACK's guide). A count without memory asks for whole GPUs.
+//! `aliyun.com/gpu-mem` is memory in GiB, or in MiB if the device plugin runs with `--memory-unit=MiB`. The pod does
+//! not say which. kerf decides by the number: no GPU has 279 GiB, and no useful request is below 279 MiB. If the label
+//! or the limit `aliyun.com/gpu-count` asks for several GPUs, each gives an equal part ("Enable Multi-GPU Sharing with
+//! Shared GPU Scheduling" of ACK's guide). A count without memory asks for whole GPUs.
 
 use super::{Foreign, nvidia};
 use crate::quantity::parse_count;

@@ -1,9 +1,10 @@
-//! The dialect of HAMi (Project-HAMi/HAMi, `pkg/device/nvidia/device.go`: `GenerateResourceRequests`, `mutateContainerResource`; its
-//! defaults in `docs/config.md`).
+//! The dialect of HAMi (Project-HAMi/HAMi, `pkg/device/nvidia/device.go`: `GenerateResourceRequests`,
+//! `mutateContainerResource`; its defaults in `docs/config.md`).
 //!
 //! `nvidia.com/gpu` is the number of GPUs of which a container gets a part. The part is `nvidia.com/gpumem` MiB, or
-//! `nvidia.com/gpumem-percentage` of the memory, or all of it. `nvidia.com/gpucores` is the percentage of the cores. One of these
-//! without a number of GPUs means one GPU. The annotations that select GPUs are read with kerf's own (`selectors`).
+//! `nvidia.com/gpumem-percentage` of the memory, or all of it. `nvidia.com/gpucores` is the percentage of the cores.
+//! One of these without a number of GPUs means one GPU. The annotations that select GPUs are read with kerf's own
+//! (`selectors`).
 
 use super::{Foreign, mebibytes, nvidia, part};
 use crate::kind::IsolationClass;
@@ -22,7 +23,8 @@ pub(super) const NAMES: [&str; 4] = [MEMORY, PERCENTAGE, CORES, PRIORITY];
 /// A pod that asks in this dialect has at least one of these names.
 pub(super) const ASKING: [&str; 4] = [nvidia::GPU, MEMORY, PERCENTAGE, CORES];
 
-/// Keys that kerf has no equivalent for. HAMi's priorities order the tasks of one GPU, and its NUMA binding selects among GPUs.
+/// Keys that kerf has no equivalent for. HAMi's priorities order the tasks of one GPU, and its NUMA binding selects
+/// among GPUs.
 pub(super) const IGNORED_NAMES: [&str; 1] = [PRIORITY];
 pub(super) const IGNORED: [&str; 1] = ["nvidia.com/numa-bind"];
 

@@ -1,11 +1,11 @@
 //! The dialects of KAI scheduler (kai-scheduler/KAI-Scheduler, `pkg/common/constants`, `docs/gpu-sharing`, and
-//! `gpurequesthandler/gpu_request_handler.go` for what it refuses) and of run:ai, from whose scheduler KAI comes ("Setting Dynamic
-//! GPU Fractions via YAML" of run:ai's documentation).
+//! `gpurequesthandler/gpu_request_handler.go` for what it refuses) and of run:ai, from whose scheduler KAI comes
+//! ("Setting Dynamic GPU Fractions via YAML" of run:ai's documentation).
 //!
-//! `gpu-fraction` is a part of a GPU's memory, `gpu-memory` an amount in MiB, `gpu-fraction-num-devices` the number of GPUs. They are
-//! for the container that `gpu-fraction-container-name` names, else for the first; in run:ai's dialect they are for the second one of
-//! a Kubeflow pipeline's pod. `gpu-sm-percentage` is a share of compute. run:ai also accepts a part of a GPU as the limit
-//! `nvidia.com/gpu: 0.5`, on as many GPUs as `gpu-fraction-num-devices` says.
+//! `gpu-fraction` is a part of a GPU's memory, `gpu-memory` an amount in MiB, `gpu-fraction-num-devices` the number of
+//! GPUs. They are for the container that `gpu-fraction-container-name` names, else for the first; in run:ai's dialect
+//! they are for the second one of a Kubeflow pipeline's pod. `gpu-sm-percentage` is a share of compute. run:ai also
+//! accepts a part of a GPU as the limit `nvidia.com/gpu: 0.5`, on as many GPUs as `gpu-fraction-num-devices` says.
 
 use super::{Foreign, fraction, mebibytes, nvidia};
 use crate::quantity::parse_count;
@@ -90,7 +90,8 @@ fn idle(pod: &PodView, reading: &Reading) -> Result<(), AskError> {
     Ok(())
 }
 
-/// The container that the annotations are for; `None` in a pod without containers. Containers that an injector put first are skipped.
+/// The container that the annotations are for; `None` in a pod without containers. Containers that an injector put
+/// first are skipped.
 fn chosen<'p>(pod: &'p PodView, dialect: Dialect, reading: &Reading) -> Result<Option<&'p str>, AskError> {
     let containers = pod.spec.own_containers(|name| reading.is_sidecar(name));
     if let Some(name) = pod.metadata.annotations.get(CONTAINER) {
@@ -116,8 +117,8 @@ pub(super) fn limit_ask(
     }
     let Some(text) = limits::amount(container, nvidia::GPU)? else { return Ok(None) };
     if parse_count(text).is_some() {
-        // A whole number means the same in those dialects. HAMi's reader must see it, because HAMi's other names say which part of
-        // it.
+        // A whole number means the same in those dialects. HAMi's reader must see it, because HAMi's other names say
+        // which part of it.
         if reading.knows(Dialect::Nvidia) || reading.knows(Dialect::Hami) {
             return Ok(None);
         }

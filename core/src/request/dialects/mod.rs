@@ -52,7 +52,8 @@ pub(super) fn ask(
     Ok(found)
 }
 
-/// Reads `nvidia.com/gpu`, which several dialects have. HAMi's other names show HAMi's dialect, and a fraction shows run:ai's.
+/// Reads `nvidia.com/gpu`, which several dialects have. HAMi's other names show HAMi's dialect, and a fraction shows
+/// run:ai's.
 fn nvidias(
     pod: &PodView,
     container: &ContainerView,
@@ -94,8 +95,8 @@ fn is_understood(name: &str, dialect: Dialect, reading: &Reading) -> bool {
     reading.knows(dialect) || shared
 }
 
-/// Whether this resource name asks kerf itself: a name that only kerf serves, or a MIG device's name if the policy accepts the
-/// dialect `mig`. The readers of the dialects handle all other names.
+/// Whether this resource name asks kerf itself: a name that only kerf serves, or a MIG device's name if the policy
+/// accepts the dialect `mig`. The readers of the dialects handle all other names.
 pub(super) fn is_kerfs(name: &str, reading: &Reading) -> bool {
     dialect_of(name).is_none_or(|dialect| dialect == Dialect::Mig && reading.knows(dialect))
 }
@@ -169,7 +170,8 @@ fn fraction(field: Field, text: &str, reading: &Reading) -> Result<(Want, Option
     }
 }
 
-/// A request by size from millionths of a GPU. Sizes are rounded up, so that the user gets at least that part of the policy's GPU.
+/// A request by size from millionths of a GPU. Sizes are rounded up, so that the user gets at least that part of the
+/// policy's GPU.
 fn part(field: Field, millionths: u128, reading: &Reading) -> Result<(Want, Option<MemoryMib>), AskError> {
     let gpu = reading.fraction_of.ok_or(AskError::FractionOfWhat { field })?;
     let whole =

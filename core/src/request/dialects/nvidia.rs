@@ -1,6 +1,7 @@
-//! The dialect of NVIDIA's device plugin: `nvidia.com/gpu` asks for GPUs, and `nvidia.com/gpu.shared` for time slices of GPUs that
-//! are shared in equal parts (k8s-device-plugin, README, `renameByDefault`). The plugin's names for MIG devices are a dialect of
-//! their own. They are read with kerf's names (`limits`), because they mean the same as `kerf.dev/gpu-profile`.
+//! The dialect of NVIDIA's device plugin: `nvidia.com/gpu` asks for GPUs, and `nvidia.com/gpu.shared` for time slices
+//! of GPUs that are shared in equal parts (k8s-device-plugin, README, `renameByDefault`). The plugin's names for MIG
+//! devices are a dialect of their own. They are read with kerf's names (`limits`), because they mean the same as
+//! `kerf.dev/gpu-profile`.
 
 use super::Foreign;
 use crate::nvidia_keys::{GPU_MPS, GPU_SHARED};

@@ -191,8 +191,8 @@ impl Life {
         self.agent.pods = bound.map(|pod| (pod.uid.clone(), pod.stage == Stage::Running)).collect();
     }
 
-    /// The agent reads the kubelet's List and checkpoint. With `late`, Allocate is so long ago that the kubelet must have refused what
-    /// neither shows.
+    /// The agent reads the kubelet's List and checkpoint. With `late`, Allocate is so long ago that the kubelet must
+    /// have refused what neither shows.
     pub(super) fn tell_holders(&mut self, late: bool) {
         let agent = &mut self.agent;
         (agent.listed, agent.recorded) = self.kubelet.account(&self.pods);

@@ -6,8 +6,8 @@ use crate::names::{DeviceId, PodUid};
 use std::collections::{BTreeMap, BTreeSet};
 
 impl Life {
-    /// Checks that a pod that was just admitted holds what it has reserved: exactly those slices if it must be alone, otherwise slices that
-    /// are worth the same.
+    /// Checks that a pod that was just admitted holds what it has reserved: exactly those slices if it must be alone,
+    /// otherwise slices that are worth the same.
     pub(super) fn judge(&mut self, pod: usize) {
         let pod = &self.pods[pod];
         let held: Vec<(usize, &Slice)> = self
@@ -115,8 +115,8 @@ impl Life {
         Ok(())
     }
 
-    /// A complete pod must be listed, or blocked by a pod that may be bound, is being admitted, or is listed itself. No pod may wait for a
-    /// pod whose slices are still being made, nor for one that waits.
+    /// A complete pod must be listed, or blocked by a pod that may be bound, is being admitted, or is listed itself. No
+    /// pod may wait for a pod whose slices are still being made, nor for one that waits.
     fn check_progress(&self) -> Result<(), String> {
         let complete = self.pods.iter().filter(|pod| pod.stage == Stage::Pending && self.is_complete(pod));
         for pod in complete.filter(|pod| !self.of(pod).any(|slice| self.is_held(slice))) {

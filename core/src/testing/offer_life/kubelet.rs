@@ -1,5 +1,5 @@
-//! The kubelet of a history: its device manager, which hands out any healthy free device, container by container and pod by pod
-//! (kubernetes `pkg/kubelet/cm/devicemanager/manager.go`).
+//! The kubelet of a history: its device manager, which hands out any healthy free device, container by container and
+//! pod by pod (kubernetes `pkg/kubelet/cm/devicemanager/manager.go`).
 
 use super::{Container, Devices, Draw, Life, Pod, Stage};
 use crate::names::{DeviceId, PodUid};

@@ -1,8 +1,9 @@
-//! Random histories of a node whose pods take slices of several kinds under one name. Extender, agent and kubelet are models that lag
-//! behind each other; only the offer is the real code. The caller chooses the steps and thus the randomness.
+//! Random histories of a node whose pods take slices of several kinds under one name. Extender, agent and kubelet are
+//! models that lag behind each other; only the offer is the real code. The caller chooses the steps and thus the
+//! randomness.
 //!
-//! The check does not use the offer's definition of equal worth: each slice has the number of a *ware*, and a pod must get the wares that
-//! it has reserved.
+//! The check does not use the offer's definition of equal worth: each slice has the number of a *ware*, and a pod must
+//! get the wares that it has reserved.
 
 mod agent;
 mod checks;
@@ -39,7 +40,8 @@ pub struct Outcome {
     pub admitted: usize,
     /// Admitted pods that hold other devices than they had reserved.
     pub otherwise: usize,
-    /// Pods that the agent refused because the kubelet picked a device that it had freed before the agent saw the pod's end.
+    /// Pods that the agent refused because the kubelet picked a device that it had freed before the agent saw the pod's
+    /// end.
     pub refused: usize,
     /// Pods that the kubelet rejected for another reason.
     pub rejected: usize,

@@ -30,8 +30,8 @@ pub struct Charge {
 }
 
 impl Charge {
-    /// The charge for a slice that is given under a name. It is the size of the name, so that a namespace does not pay for an idle
-    /// slice that happened to be larger. A name without a size is charged by the slice's own size.
+    /// The charge for a slice that is given under a name. It is the size of the name, so that a namespace does not pay
+    /// for an idle slice that happened to be larger. A name without a size is charged by the slice's own size.
     #[must_use]
     pub fn of_slice(name: ResourceName, shape: Shape) -> Self {
         let size = name.size().unwrap_or_else(|| shape.size());
@@ -117,7 +117,8 @@ pub struct OverQuota {
 }
 
 impl OverQuota {
-    /// Whether the pod alone asks for more than the whole quota. Such a pod can never be scheduled, so pending is of no use.
+    /// Whether the pod alone asks for more than the whole quota. Such a pod can never be scheduled, so pending is of no
+    /// use.
     #[must_use]
     pub fn is_for_ever(&self) -> bool {
         !self.cap.admits(self.asked)

@@ -1,5 +1,5 @@
-//! What a node's GPUs may be used for: the part of the admin's policy that concerns one node. The extender copies it into
-//! [`GpuNodeSpec`](super::GpuNodeSpec), so that the agent reads no policy files.
+//! What a node's GPUs may be used for: the part of the admin's policy that concerns one node. The extender copies it
+//! into [`GpuNodeSpec`](super::GpuNodeSpec), so that the agent reads no policy files.
 //!
 //! An unknown field is refused, because an admin would rely on a setting that is silently ignored.
 
@@ -92,8 +92,9 @@ impl GpuRule {
         }
     }
 
-    /// One of the equal shares of this kind on a GPU with this memory. Its size is rounded down to whole GB; its part of the compute
-    /// is rounded down to whole percent only. `None` if the rule has no equal shares, or they would have less than 1 GB.
+    /// One of the equal shares of this kind on a GPU with this memory. Its size is rounded down to whole GB; its part
+    /// of the compute is rounded down to whole percent only. `None` if the rule has no equal shares, or they would have
+    /// less than 1 GB.
     #[must_use]
     pub fn replica(&self, kind: Kind, memory: MemoryMib) -> Option<Shape> {
         let part = memory.0 / 1024 / u64::from(self.replicas(kind)?);

@@ -11,7 +11,8 @@ use std::fmt::{self, Write as _};
 /// The key of the `ConfigMap` for nodes without the label: the plugin's chart takes the key of this name
 /// (k8s-device-plugin `cmd/config-manager`, `NamedConfigFallback`).
 pub const DEFAULT_KEY: &str = "default";
-/// Its text, which changes nothing. Without this key, and with only one other key, the chart would take that one (`single`).
+/// Its text, which changes nothing. Without this key, and with only one other key, the chart would take that one
+/// (`single`).
 pub(super) const DEFAULT_TEXT: &str = "version: v1\n";
 /// The most characters of a layout's name: a label's value has 63, and a dot and a digest may follow the name.
 pub const LONGEST_LAYOUT_NAME: usize = 54;
@@ -118,7 +119,8 @@ impl PluginLayout {
         let mut names = vec![GPU.to_owned()];
         if self.mig_strategy == MigStrategy::Mixed {
             let cut = self.mig_config.as_deref().and_then(cut_into);
-            // The plugin may offer an instance with media engines under its plain name, so the configuration then lists all profiles.
+            // The plugin may offer an instance with media engines under its plain name, so the configuration then lists
+            // all profiles.
             let cut = cut.filter(|profile| profile.is_plain());
             let profiles = cut.map_or_else(catalog::profiles, |profile| [profile].into());
             names.extend(profiles.into_iter().map(|profile| ResourceName::Mig(profile).to_string()));

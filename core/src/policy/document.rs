@@ -193,8 +193,8 @@ pub struct Toleration {
     pub effect: Option<String>,
 }
 
-/// A checked policy. Each class has at least one kind, and no kind isolates less than the class promises. A policy with `deny` has no
-/// class.
+/// A checked policy. Each class has at least one kind, and no kind isolates less than the class promises. A policy with
+/// `deny` has no class.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Policy {
     /// The signature of `spec.match`, computed once because every pod's policy is searched by it.

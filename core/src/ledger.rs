@@ -150,7 +150,8 @@ fn reserved_elsewhere<'s>(
 ) -> Option<usize> {
     let owners_reservation =
         |s: &'s WantedSlice| s.reservation.as_ref().filter(|r| r.uid == *owner && r.key() == holder.key());
-    let is_for_container = |s: &'s WantedSlice| owners_reservation(s).is_some_and(|r| r.container == holder.container);
+    let is_for_container =
+        |s: &'s WantedSlice| owners_reservation(s).is_some_and(|r| r.container == holder.container);
     let has_name = |s: &'s WantedSlice| owners_reservation(s).is_some_and(|r| Some(r.resource) == name);
     if is_for_container(&spec.slices[here]) {
         return None;

@@ -157,7 +157,8 @@ fn name_of(container: &Value) -> String {
 /// What lets the container's processes be root. Fields of the container override those of the pod, as in the kubelet.
 fn gap(spec: &Value, container: &Value) -> Option<Gap> {
     let own = &container["securityContext"];
-    let said = |key: &str| [own, &spec["securityContext"]].into_iter().find(|context| !context[key].is_null());
+    let said =
+        |key: &str| [own, &spec["securityContext"]].into_iter().find(|context| !context[key].is_null());
     let is_user = said("runAsUser").map(|context| context["runAsUser"].as_i64().is_some_and(|user| user > 0));
     let is_non_root = said("runAsNonRoot").is_some_and(|context| context["runAsNonRoot"] == true);
     if own["privileged"] == true {

@@ -23,7 +23,8 @@ pub(super) fn candidate(gpu: &GpuInventory, request: &ContainerRequest, fleet: &
         |idle: &Instance| destroyed.contains(idle) || idle.placement.overlaps(instance.placement);
     // Idle shares from before MIG mode can serve no pod, so they go too.
     let must_go = |shape: &Shape| shape.instance().is_none_or(|idle| in_the_way(&idle));
-    let gone: Vec<SliceId> = gpu.idle().filter(|(_, shape)| must_go(shape)).map(|(id, _)| id.clone()).collect();
+    let gone: Vec<SliceId> =
+        gpu.idle().filter(|(_, shape)| must_go(shape)).map(|(id, _)| id.clone()).collect();
     Some(Candidate { shape, source: Source::Cut(gone), cost: choice.cost })
 }
 
@@ -125,7 +126,8 @@ fn beside(gpu: &GpuInventory, instance: Instance, profile: ComputeProfile) -> Op
     let geometry = ComputeGeometry::with(instance.profile, taken).ok()?;
     let free = |start: &&u8| geometry.clone().place(profile.compute(), **start).is_ok();
     let part = ComputeInstance { start: *profile.starts().iter().find(free)?, compute: profile.compute() };
-    let idle = gpu.idle().filter(|(_, shape)| is_here(shape) && shape.part().is_some_and(|p| p.overlaps(part)));
+    let idle =
+        gpu.idle().filter(|(_, shape)| is_here(shape) && shape.part().is_some_and(|p| p.overlaps(part)));
     let shape = Shape::of_instance(instance, MigPart::Compute(part));
     Some((shape, idle.map(|(id, _)| id.clone()).collect()))
 }

@@ -88,7 +88,8 @@ fn by_instance<'w>(wanted: &[&'w WantedSlice], plan: &mut Plan) -> Vec<Wanted<'w
             // one.
             Some(known)
                 if known.sort().shares_with(part)
-                    && (part.replica().is_none() || !known.slices.iter().any(|(_, other)| *other == part)) =>
+                    && (part.replica().is_none()
+                        || !known.slices.iter().any(|(_, other)| *other == part)) =>
             {
                 known.slices.push((id, part));
             }

@@ -80,7 +80,8 @@ impl Market {
     pub(super) fn excess_scarcity(&self, node: &Node, request: &Request) -> f64 {
         let needs_gpu = request.gpus != GpuDemand::None;
         let is_allowed = |model: &&usize| !needs_gpu || request.allows(**model);
-        let least = self.present.iter().filter(is_allowed).map(|model| self.scarcity[*model]).reduce(f64::min);
+        let least =
+            self.present.iter().filter(is_allowed).map(|model| self.scarcity[*model]).reduce(f64::min);
         least.map_or(0.0, |least| self.scarcity[node.model().index()] - least)
     }
 }

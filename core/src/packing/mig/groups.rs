@@ -80,7 +80,14 @@ impl Best {
 impl Groups {
     pub(crate) fn new(model: Model) -> Self {
         let by_state = vec![Vec::new(); model.states.len()];
-        Self { model, cuts: Vec::new(), vacant: Vec::new(), by_state, group_index: HashMap::new(), live: Vec::new() }
+        Self {
+            model,
+            cuts: Vec::new(),
+            vacant: Vec::new(),
+            by_state,
+            group_index: HashMap::new(),
+            live: Vec::new(),
+        }
     }
 
     /// Adds a GPU and returns its number.

@@ -21,9 +21,9 @@ pub(super) fn class(policy: &Policy, supply: &Supply, ask: &PodAsk) -> Isolation
     };
     let implied = || match ask.implied_class() {
         Some(IsolationClass::None) => Some(IsolationClass::None).filter(|class| by_turns(*class)),
-        Some(IsolationClass::Memory) => {
-            [IsolationClass::Memory, IsolationClass::None].into_iter().find(|class| serves_by(*class, Kind::Mps))
-        }
+        Some(IsolationClass::Memory) => [IsolationClass::Memory, IsolationClass::None]
+            .into_iter()
+            .find(|class| serves_by(*class, Kind::Mps)),
         Some(IsolationClass::Hardware) => class_of_gpus(policy, supply, ask)
             .or_else(|| IsolationClass::ALL.into_iter().filter(|class| serves_by(*class, Kind::Whole)).max()),
         None => None,

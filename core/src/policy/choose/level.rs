@@ -121,7 +121,8 @@ fn is_within(after: &[(Level, u32)], before: &[(Level, u32)]) -> bool {
     after.sort_unstable_by(|a, b| b.cmp(a));
     free.sort_unstable();
     after.into_iter().all(|(level, count)| {
-        let has_all = |had: &Level| had.0 >= level.0 && had.1 >= level.1 && (had.2, had.3) == (level.2, level.3);
+        let has_all =
+            |had: &Level| had.0 >= level.0 && had.1 >= level.1 && (had.2, had.3) == (level.2, level.3);
         let missing = free.iter_mut().filter(|(had, _)| has_all(had)).fold(count, |missing, (_, free)| {
             let taken = missing.min(*free);
             *free -= taken;

@@ -132,7 +132,7 @@ fn score(one: &GpuStatus, other: &GpuStatus) -> u32 {
     if one.uuid == other.uuid {
         return 0;
     }
-    // Only the GPU with the lower index lists the pair, so both are asked.
+    // Both are asked, because only the GPU with the lower index lists the pair.
     let listed = |gpu: &GpuStatus, to: u32| gpu.peers.iter().find(|peer| peer.index == to).copied();
     let peer = listed(one, other.index).or_else(|| listed(other, one.index)).unwrap_or_default();
     NVLINK * peer.nvlinks

@@ -29,7 +29,7 @@ pub struct Restored<'p> {
 #[must_use]
 pub fn restored(pod: &Value) -> Restored<'_> {
     let carried = carried(pod);
-    // Most pods carry no such field, so only the others are copied.
+    // Only pods with such a field are copied, because most pods carry none.
     if carried.is_empty() {
         return Restored { pod: Cow::Borrowed(pod), former: None, carried };
     }

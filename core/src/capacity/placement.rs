@@ -19,7 +19,7 @@ pub(super) fn place(table: &MigTable, profiles: &[(Profile, u32)]) -> Option<Vec
         }
         entries.extend((0..*count).map(|_| entry));
     }
-    // Limits other than memory slices are the same for every placement, so they are checked once.
+    // Limits other than memory slices are checked once, because they are the same for every placement.
     let compute: u32 = entries.iter().map(|entry| u32::from(entry.profile.compute())).sum();
     let with_media = entries.iter().filter(|entry| entry.profile.claims_media()).count();
     if compute > u32::from(table.compute()) || with_media > 1 || table.axis() > LONGEST_AXIS {

@@ -114,7 +114,7 @@ fn gpu_inventory(
         here.map(|s| PlacedSlice { shape: s.shape, occupancy: occupancy(*s, status) }).collect();
     let unknown = status.slices.iter().filter(|s| s.gpu == gpu.uuid && s.state != SliceState::Failed);
     let unknown = unknown.filter(|s| !wanted.iter().any(|w| Some(w.id) == s.id.as_ref()));
-    // A slice without a known holder may be held too, so the state counts as well.
+    // The state counts as well, because a slice without a known holder may be held too.
     let held = |s: &SliceStatus| s.holder.is_some() || s.id.is_some() && s.state == SliceState::Held;
     let unknown = unknown.filter(|s| held(s) || !is_leaving(s, wanted));
     slices.extend(unknown.map(|s| PlacedSlice { shape: s.shape, occupancy: Occupancy::Taken }));
@@ -130,7 +130,7 @@ fn gpu_inventory(
         beside: gpu.beside_shares(),
         undivided: gpu.outside.is_zero(),
         mps_shares: gpu.mps_shares,
-        // The agent may not have received the newest policy yet, so its kinds are narrowed here too.
+        // The kinds are narrowed here too, because the agent may not have received the newest policy yet.
         kinds: gpu.kinds.iter().copied().filter(|kind| rule.kinds.contains(kind)).collect(),
         rule,
         table: gpu.profiles.clone(),

@@ -324,7 +324,7 @@ impl Ledger {
                     entry.settle();
                 }
                 Some(BoundPod::Ended) => ended.push(uid.clone()),
-                // The pod may be gone, or the watch may be behind, so only a look-up can decide.
+                // Only a look-up can decide, because the pod may be gone, or the watch may be behind.
                 None if entry.bound => entry.doubt(now),
                 // The pod's end may not have been on disk before the restart, so it is looked up early. The reservation
                 // stays, because a pod that is merely not bound may still get its Binding.

@@ -131,7 +131,7 @@ fn place_all(node: &NodeInventory, request: &RequestDocument, fleet: &Fleet) -> 
         found.or_else(|refusal| empty().search(&holdings, &order).ok_or(refusal))
     })?;
     let cost = placing.cost();
-    // Whole GPUs always are different GPUs, so their slices need not be offered alone.
+    // Slices of whole GPUs need not be offered alone, because whole GPUs always are different GPUs.
     let whole = |name: ResourceName| holdings.iter().any(|h| h.resource == name && is_whole(h));
     let mut alone: BTreeSet<ResourceName> = spreads.keys().copied().filter(|name| !whole(*name)).collect();
     let Placing { node, mut spots, .. } = placing;
@@ -317,7 +317,7 @@ impl Placing<'_> {
     fn search_on(&self, holdings: &[ContainerRequest], slices: &[usize], tries: &mut u32) -> Option<Self> {
         let [number, others @ ..] = slices else { return Some(self.clone()) };
         let holding = &holdings[*number];
-        // Slices of one holding are interchangeable, so only rising GPU indexes are tried.
+        // Only rising GPU indexes are tried, because the slices of one holding are interchangeable.
         let first = self.spots.last().filter(|spot| spot.holding == *number).map_or(0, |spot| spot.gpu);
         (first..self.node.gpus.len()).find_map(|gpu| {
             *tries = tries.checked_sub(1)?;

@@ -10,7 +10,7 @@ use crate::names::SliceId;
 use crate::resource::ResourceName;
 use crate::units::{MemoryMib, SizeGb};
 
-/// The cost of the first share on a GPU: an unused GPU stays free for a larger request while another has room.
+/// The cost of the first share on a GPU, so that an unused GPU stays free for a larger request while another has room.
 const OPENS_A_GPU: i64 = 500_000;
 
 /// The costs of starting a share, and of ending an idle one that is in its way.

@@ -108,7 +108,7 @@ pub(super) struct Around<'a> {
     /// Whether the cluster allows a change on this node to begin.
     pub(super) gate: Gate,
     pub(super) timeout_seconds: u64,
-    /// Written into records, and never compared.
+    /// Written into records for people who read them. No decision depends on it.
     pub(super) now: u64,
     pub(super) ages: &'a FirstSeen,
     pub(super) name: &'a NodeName,

@@ -49,7 +49,7 @@ impl fmt::Display for Field {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (place, step) in self.0.iter().enumerate() {
             match step {
-                // A label key contains dots itself, so brackets keep the path unambiguous.
+                // Brackets keep the path unambiguous, because a label key contains dots itself.
                 Step::Key(key) if key.contains(['.', '/']) => write!(f, "[{key}]")?,
                 Step::Key(key) if place == 0 => f.write_str(key)?,
                 Step::Key(key) => write!(f, ".{key}")?,

@@ -97,7 +97,7 @@ fn ask(
         | Want::MigReplica(_) => {
             ask.compute = Some(percent);
         }
-        // The profile fixes the compute. A share that is written for all containers does not apply to it.
+        // A share that is written for all containers does not apply here, because the profile fixes the compute.
         Want::Profile(_) | Want::Compute(_) if key == keys::COMPUTE => {}
         Want::Profile(_) | Want::Compute(_) => {
             return Err(ask.twice(&ContainerAsk { by: format!("{key}: {}", percent.get()), ..ask.clone() }));

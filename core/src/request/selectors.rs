@@ -15,7 +15,7 @@ const HAMI_TYPE_NOT: &str = "nvidia.com/nouse-gputype";
 const HAMI_UUID: &str = "nvidia.com/use-gpuuuid";
 const HAMI_UUID_NOT: &str = "nvidia.com/nouse-gpuuuid";
 
-/// The longest model name, in bytes. A model name becomes a label's value, which has this limit.
+/// The longest model name, in bytes, because a model name becomes a label's value, which has this limit.
 const LONGEST_MODEL: usize = 63;
 
 /// The GPUs that may serve the pod. If kerf's key and HAMi's have the same meaning, kerf's holds.

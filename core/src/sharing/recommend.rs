@@ -15,10 +15,11 @@ const SELDOM: f64 = 0.1;
 /// A throughput of this part of the highest one counts as equally good.
 const AS_GOOD: f64 = 0.9;
 
-/// The usual order: tenants side by side have the most throughput, isolation costs some of it, and turns gain nothing.
+/// The usual order, because tenants side by side have the most throughput, isolation costs some of it, and turns gain
+/// nothing.
 const USUAL: [Kind; 4] = [Kind::Mps, Kind::Mig, Kind::Whole, Kind::TimeSlicing];
 
-/// The order for tenants that are seldom busy: turns need no daemon, and no tenant ends with another's fault.
+/// The order for tenants that are seldom busy, because turns need no daemon, and no tenant ends with another's fault.
 const SELDOM_BUSY: [Kind; 4] = [Kind::TimeSlicing, Kind::Mps, Kind::Mig, Kind::Whole];
 
 /// Even the whole GPU does not serve the wish.

@@ -24,12 +24,12 @@ pub fn sum<'d>(all: impl IntoIterator<Item = &'d Devices>) -> Devices {
 }
 
 /// Added to the cost of every place on a static node, so that it costs less than any place on a managed node (costs
-/// there are some millions). An existing slice that can serve in no other form is taken before room where others could
-/// be cut.
+/// there are some millions). It is taken first, because an existing slice can serve in no other form, while free room
+/// could be cut in others.
 const BELOW_ALL_CUTS: i64 = i64::MIN / 4;
 
 /// The cost of each GB that a device has beyond the request, in free devices of its name. It exceeds the number of
-/// devices of any node.
+/// devices of any node, so that less waste always wins over a fuller node.
 const WASTED_GB: i64 = 1 << 20;
 
 /// The place of a pod on a static node.

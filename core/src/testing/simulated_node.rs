@@ -20,7 +20,7 @@ pub struct SimulatedNode {
     /// Why the agent accepts no reservation; `None` while it does.
     pub closed: Option<String>,
     gpus: GpuNodeStatus,
-    /// The slices that exist, with none held.
+    /// The slices that exist. None is held here, because `holders` has the pods.
     cuts: Observed,
     holders: BTreeMap<SliceId, Holder>,
     limits: Limits,

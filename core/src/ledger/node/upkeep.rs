@@ -64,7 +64,7 @@ impl Ledger {
                 resting.insert(slice.gpu.clone());
                 return false;
             };
-            // The pod may be here or on its way, so its reservation must stay.
+            // The reservation must stay, because the pod may be here or on its way.
             if entries.get(uid).is_some_and(Entry::is_in_use) {
                 return true;
             }

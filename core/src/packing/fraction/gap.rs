@@ -38,7 +38,7 @@ impl GapValues {
         let counts: Vec<f64> = sizes.iter().map(|(_, count)| *count).collect();
         let best = knapsack.fill(&prices(&knapsack, &counts));
         let whole = best.value[knapsack.gpu];
-        // Without shares no size has a price, so only a free GPU is worth something.
+        // Only a free GPU is worth something, because without shares no size has a price.
         if whole <= 0.0 {
             return Self(
                 (0..=GpuMilli::WHOLE.0).map(|left| if left < 1000 { 0.0 } else { 1000.0 }).collect(),

@@ -6,7 +6,7 @@ use super::request::{GpuDemand, Part, Request, Sharing};
 use crate::units::MemoryMib;
 use thiserror::Error;
 
-/// The most GPUs of a node: a set of them is one word of 64 bits.
+/// The most GPUs of a node, because a set of them is one word of 64 bits.
 pub const MOST_GPUS: usize = 64;
 
 /// A node with its free CPU, memory and GPU shares.

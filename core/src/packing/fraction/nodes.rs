@@ -10,7 +10,8 @@ use crate::packing::Cost;
 use std::collections::BTreeMap;
 use thiserror::Error;
 
-/// The most different requests whose costs are kept: they take 20 MiB at 5,000 nodes.
+/// The most different requests whose costs are kept, because each takes a number for every node: all take 20 MiB at
+/// 5,000 nodes.
 const MOST_ROWS: usize = 512;
 
 /// The number of a node in a fleet.

@@ -6,8 +6,8 @@ use std::collections::BTreeMap;
 /// The market is computed again after this many requests, then each time their number has doubled.
 const FIRST_LESSON: u32 = 16;
 
-/// From this number on, all counts are halved at each lesson: the usual requests may change, and rare ones must be
-/// forgotten.
+/// From this number on, all counts are halved at each lesson, because the usual requests may change, and rare ones must
+/// be forgotten.
 const MEMORY: u32 = 32_768;
 
 /// The number of requests of each kind so far.

@@ -8,7 +8,7 @@ use crate::mig::{MigTable, Profile, ProfileEntry};
 use crate::packing::Cost;
 use crate::units::ComputePercent;
 
-/// The bonus for each instance on the GPU: GPUs that fill up leave others to drain.
+/// The bonus for each instance on the GPU, so that some GPUs fill up and others drain.
 const COMPANY: i64 = 30_000;
 
 /// The cost of each free memory slice that remains, so that the fuller of equal GPUs is taken.

@@ -22,7 +22,7 @@ impl<'c> Choosing<'c> {
         if !container.distinct_gpus {
             return Ok(Cow::Borrowed(self.kinds));
         }
-        // A time slice has no guaranteed share of compute.
+        // A share of compute needs whole GPUs, because a time slice guarantees none.
         let is_fenced = |kind: Kind| container.compute.is_none() || kind == Kind::Whole;
         let kinds = self.kinds.iter().copied().filter(|kind| spans_gpus(*kind) && is_fenced(*kind));
         let kinds: Vec<Kind> = kinds.collect();

@@ -62,7 +62,7 @@ pub(super) fn served(managed: &Supply, kind: Kind, need: &Need) -> Vec<ResourceN
     let Need { asked, gpus } = *need;
     match kind {
         Kind::Mig => managed.fitting_profiles(&asked, gpus).into_iter().map(ResourceName::Mig).collect(),
-        // A time slice gets the whole GPU's compute at times, but no guaranteed share.
+        // No time slice serves a share of compute, because it gets the GPU's compute at times, but no guaranteed share.
         Kind::TimeSlicing if asked.compute.is_some() => Vec::new(),
         Kind::Mps | Kind::TimeSlicing => {
             let size = need.share().filter(|size| managed.has_share(kind, *size, asked.compute, gpus));

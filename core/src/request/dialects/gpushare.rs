@@ -51,7 +51,7 @@ fn labelled(pod: &PodView) -> Result<Option<u32>, AskError> {
 
 /// The amount in MiB, whichever unit it was written in.
 fn memory(container: &ContainerView, text: &str) -> Result<u64, AskError> {
-    // The amount is for all GPUs together, so it may exceed the memory of one.
+    // The amount may exceed the memory of one GPU, because it is for all GPUs together.
     const MOST_GPUS: u64 = 16;
     let most = LARGEST_SIZE.share_memory().0;
     match parse_count(text) {

@@ -499,7 +499,7 @@ const FAULTS: &[(&str, Break)] = &[
 
 #[test]
 fn only_faults_are_reported_and_each_with_its_remedy() {
-    let mut text = String::new();
+    let mut faults = String::new();
     for (name, break_it) in FAULTS {
         let mut seen = good();
         break_it(&mut seen);
@@ -508,9 +508,9 @@ fn only_faults_are_reported_and_each_with_its_remedy() {
         let text = render(&report, Format::Text, false);
         let lines = text.lines().filter(|line| !line.starts_with("  ✓") && !line.is_empty());
         let lines: Vec<&str> = lines.filter(|line| line.starts_with(' ')).collect();
-        text.extend([format!("== {name}\n"), lines.join("\n"), "\n".to_owned()]);
+        faults.extend([format!("== {name}\n"), lines.join("\n"), "\n".to_owned()]);
     }
-    insta::assert_snapshot!(text);
+    insta::assert_snapshot!(faults);
 }
 
 /// The last managed node is tested, too, because without one other findings are made.

@@ -215,7 +215,7 @@ impl Replica {
 
     async fn lead(&self, mut candidate: Candidate, agents: Option<&Listening>, stop: &CancellationToken) {
         while !stop.is_cancelled() {
-            candidate.hear(self.cluster.with(|index| index.heard()));
+            candidate.hear(self.cluster.with(|index| index.leadership().highest_epoch()));
             let another_leads = || {
                 self.readiness.set(LEASE, true);
                 self.readiness.set(INVENTORY, self.cluster.with(|index| index.is_listed()));
@@ -257,7 +257,7 @@ impl Replica {
         term.set_lease_uid(held.uid());
         term.set_deadline(held.deadline().clone());
         term.with(|index| {
-            index.await_former_epoch();
+            index.leadership_mut().await_former_epoch();
             index.succeed(held.former(), held.since().into_std());
         });
         term

@@ -169,9 +169,9 @@ mod tests {
         assert!(second.with(|index| index.has_open_bind(&uid)));
         first.end();
         assert_eq!(second.answer(|index| index.epoch()), Some(2), "a term ends itself alone");
-        first.with(|index| index.hear_epoch(9));
+        first.with(|index| index.leadership_mut().see_epoch(9));
         assert!(!second.stop.is_cancelled());
-        cluster.with(|index| index.hear_epoch(9));
+        cluster.with(|index| index.leadership_mut().see_epoch(9));
         assert!(second.stop.is_cancelled(), "whoever hears of it");
     }
 }

@@ -4,7 +4,6 @@
 //! cluster for a new one, and bind pods while Bindings of the former leader may be under way.
 
 use crate::api_timeout::{ApiFailure, with_timeout};
-use crate::cluster_index::ClusterIndex;
 use crate::term::Term;
 use k8s_openapi::api::core::v1::ConfigMap;
 use kerf_core::keys;
@@ -40,7 +39,7 @@ async fn exchange(term: &Arc<Term>, api: &Api<ConfigMap>) {
     let former = until_answered("read", || with_timeout(TIMEOUT, api.get_opt(keys::DEMAND))).await;
     term.with(|index| index.rise_over(former.as_ref().and_then(epoch_in)));
     // Until the term answers, its epoch may rise.
-    term.until(ClusterIndex::answers).await;
+    term.until(|index| index.leadership().answers()).await;
     let object = object(term.with(|index| index.epoch()));
     let params = PatchParams::apply("kerf-extender").force();
     let patch = Patch::Apply(&object);
@@ -84,6 +83,7 @@ fn object(epoch: u64) -> serde_json::Value {
 mod tests {
     use super::*;
     use crate::api_stand_in::{ApiStandIn, Fault};
+    use crate::cluster_index::ClusterIndex;
     use crate::metrics::Metrics;
     use crate::policy_source::PolicySource;
     use http::Method;
@@ -112,7 +112,7 @@ mod tests {
         let (terms, policies, stop) = (Terms::default(), PolicySource::default(), CancellationToken::new());
         let term = Term::new(api.client(), metrics, 1, terms, policies, stop);
         term.with(|index| {
-            index.await_former_epoch();
+            index.leadership_mut().await_former_epoch();
             index.nodes_listed();
             index.pods_listed();
         });

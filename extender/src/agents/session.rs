@@ -23,7 +23,7 @@ impl Agents for Sessions {
         let (node, version) = (connection.node(), &hello.version);
         tracing::info!(%node, connection = connection.id(), version, "agent connected");
         self.cluster.agents.insert(connection);
-        self.cluster.with(|index| index.hear_epoch(hello.epoch));
+        self.cluster.with(|index| index.leadership_mut().see_epoch(hello.epoch));
         self.show(connection, state);
     }
 

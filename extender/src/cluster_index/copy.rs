@@ -216,7 +216,7 @@ impl ClusterIndex {
         let is_free = self.copies.get(name).is_some_and(|copy| copy.releasing.contains(uid));
         let proposed = self.take_proposed(uid, name, connection);
         if let Some(Proposed { proposal, ask, choice }) = proposed.filter(|_| !is_free) {
-            let pod = OwnerInEpoch { uid: uid.clone(), key: proposal.owner.key, epoch: self.epoch };
+            let pod = OwnerInEpoch { uid: uid.clone(), key: proposal.owner.key, epoch: self.epoch() };
             self.expect(pod, ask, choice, name, now);
         }
     }
@@ -242,8 +242,8 @@ impl ClusterIndex {
     }
 
     fn release_on(&mut self, name: &NodeName, uid: &PodUid, why: Why) -> bool {
-        let (epoch, Some(connection)) = (self.epoch, self.connection_of(name)) else { return false };
-        if !self.lead.leads {
+        let (epoch, Some(connection)) = (self.epoch(), self.connection_of(name)) else { return false };
+        if !self.leadership.leads() {
             return false;
         }
         // The agent itself sees the end of a pod that runs on its node, so a held or marked slice needs no order.

@@ -272,11 +272,11 @@ fn cut_for(pod: &str) -> Scene {
 #[test]
 fn an_agent_that_obeys_a_higher_epoch_ends_the_term() {
     let mut scene = index();
-    scene.hear_epoch(1);
+    scene.leadership_mut().see_epoch(1);
     assert!(!scene.take_effects().deposed);
-    scene.hear_epoch(2);
+    scene.leadership_mut().see_epoch(2);
     assert!(scene.take_effects().deposed);
     let mut listing = ClusterIndex::new(1, kerf_core::packing::Terms::default());
-    listing.hear_epoch(4);
+    listing.leadership_mut().see_epoch(4);
     assert_eq!(listing.epoch(), 5);
 }

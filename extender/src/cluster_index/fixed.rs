@@ -1,11 +1,10 @@
 //! Static nodes in the index: whether a pod fits, what is reserved for it, and how watches update them.
 
 use super::statics::{Holds, Promised, Shower};
-use super::{Awaited, ClusterIndex, Unreservable};
+use super::{ClusterIndex, Unreservable};
 use crate::ask::Ask;
 use crate::pod::KnownPod;
 use crate::usage::Entry;
-use hashbrown::HashSet;
 use kerf_core::contract::{AssignedDevices, AssignmentDocument};
 use kerf_core::names::{NodeName, PodKey, PodUid};
 use kerf_core::packing::{Cost, Refusal};
@@ -15,19 +14,19 @@ use kerf_core::static_node::{Devices, Spot, StaticNode, devices, place, sum};
 impl ClusterIndex {
     /// Makes answers wait for the Nodes and for the pods without kerf's label, which are about to be listed.
     pub fn await_statics(&mut self) {
-        self.listing.awaited = Awaited { machines: true, others: true, ..self.listing.awaited };
+        self.listing.machines.await_end();
+        self.listing.others.await_end();
     }
 
     /// Starts a list of all Nodes.
     pub fn machines_listing(&mut self) {
-        self.listing.machines = Some(HashSet::new());
+        self.listing.machines.begin();
     }
 
     /// Ends a list of all Nodes: those that it did not contain are gone.
     pub fn machines_listed(&mut self) {
-        self.listing.awaited.machines = false;
         self.effects.progress = true;
-        if let Some(shown) = self.listing.machines.take() {
+        if let Some(shown) = self.listing.machines.end() {
             let gone: Vec<_> = self.statics.names().filter(|name| !shown.contains(*name)).cloned().collect();
             for name in gone {
                 self.show_static(name, None);
@@ -38,9 +37,7 @@ impl ClusterIndex {
 
     /// Updates what a Node offers by NVIDIA's device plugin; `None` if the Node is gone, or offers nothing of the kind.
     pub fn show_static(&mut self, name: NodeName, node: Option<StaticNode>) {
-        if let Some(listing) = &mut self.listing.machines {
-            listing.insert(name.clone());
-        }
+        self.listing.machines.add(&name);
         if node.is_none() {
             self.statics.release_on(&name);
         }
@@ -53,14 +50,13 @@ impl ClusterIndex {
 
     /// Starts a list of all pods without kerf's label.
     pub fn others_listing(&mut self) {
-        self.listing.others = Some(HashSet::new());
+        self.listing.others.begin();
     }
 
     /// Ends that list: pods that it did not contain are gone.
     pub fn others_listed(&mut self) {
-        self.listing.awaited.others = false;
         self.effects.progress = true;
-        if let Some(shown) = self.listing.others.take() {
+        if let Some(shown) = self.listing.others.end() {
             let changed = self.statics.retain(Shower::Others, |uid| shown.contains(uid));
             self.machines.retain_others(|uid| shown.contains(uid));
             self.statics_changed(changed);
@@ -69,9 +65,7 @@ impl ClusterIndex {
 
     /// Updates a pod without kerf's label.
     pub fn show_other(&mut self, pod: &KnownPod) {
-        if let Some(listing) = &mut self.listing.others {
-            listing.insert(pod.uid.clone());
-        }
+        self.listing.others.add(&pod.uid);
         self.machines.show_other(pod);
         self.note_holder(pod, Shower::Others);
     }

@@ -33,15 +33,11 @@ use crate::unschedulable::Unschedulable;
 use hashbrown::HashMap;
 use kerf_core::contract::PassedKind;
 use kerf_core::names::{NodeName, PodUid};
-use kerf_core::packing::Terms;
+use kerf_core::packing::{Fleet, Terms};
 
 /// What only a leader has. It ends with the term.
 #[derive(Debug, Default)]
 pub(super) struct Lead {
-    /// Whether this replica leads.
-    pub leads: bool,
-    /// Whether requests are answered. From then on the epoch no longer rises.
-    pub answers: bool,
     /// Assumed pods.
     pub assumed: AssumedPods,
     /// Evictions that were begun or put off, by the pod that gets the room.
@@ -67,13 +63,12 @@ impl ClusterIndex {
     /// The empty index of a follower. `terms` are the weights by which it will value places.
     #[must_use]
     pub fn following(terms: Terms) -> Self {
-        Self { lead: Lead::default(), ..Self::new(0, terms) }
+        Self { fleet: Fleet::new(terms), ..Self::default() }
     }
 
     /// Begins a term in this epoch, or in one above every epoch that was seen.
     pub fn lead(&mut self, epoch: u64) {
-        self.epoch = epoch.max(self.heard.saturating_add(1));
-        (self.lead.leads, self.lead.answers) = (true, false);
+        self.leadership.begin(epoch);
         self.statics.set_unread(true);
     }
 
@@ -81,12 +76,6 @@ impl ClusterIndex {
     #[must_use]
     pub fn can_answer(&self) -> bool {
         self.is_listed() && !self.has_unread_statics()
-    }
-
-    /// Whether requests are answered, so that the epoch is final.
-    #[must_use]
-    pub fn answers(&self) -> bool {
-        self.lead.answers
     }
 
     /// Whether there are static nodes whose Nodes and pods are still to be listed in this term.
@@ -105,7 +94,7 @@ impl ClusterIndex {
 
     /// Starts to answer requests, because everything is known.
     pub fn take_over(&mut self) {
-        self.lead.answers = true;
+        self.leadership.answer();
         self.effects.progress = true;
         self.look_into_unknown();
     }
@@ -113,9 +102,9 @@ impl ClusterIndex {
     /// Ends the term. It drops everything that only a leader may know: proposals, assumed and pending pods, and
     /// reservations on static nodes.
     pub fn follow(&mut self) {
+        self.leadership.end();
         self.lead = Lead::default();
         self.hidden.clear();
-        self.listing.awaited.former_epoch = false;
         self.quotas.forget_all();
         let mut changed = self.statics.forget_leader();
         let strays = std::mem::take(&mut self.strays);

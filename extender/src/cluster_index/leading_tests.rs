@@ -73,21 +73,21 @@ fn no_pod_comes_to_a_static_node_before_nodes_and_pods_were_listed_in_the_term()
 #[test]
 fn a_leader_is_above_every_epoch_that_its_replica_has_heard_of() {
     let mut index = follower();
-    index.hear_epoch(9);
+    index.leadership_mut().see_epoch(9);
     assert!(!index.take_effects().deposed, "a follower is none anyway");
     index.lead(3);
     assert_eq!(index.epoch(), 10);
-    index.hear_epoch(12);
+    index.leadership_mut().see_epoch(12);
     assert_eq!(index.epoch(), 13, "nothing was answered in this epoch yet");
     index.take_over();
-    index.hear_epoch(13);
+    index.leadership_mut().see_epoch(13);
     assert!(!index.take_effects().deposed, "it is its own");
-    index.hear_epoch(20);
+    index.leadership_mut().see_epoch(20);
     assert!(index.take_effects().deposed);
     index.follow();
     index.lead(14);
-    assert_eq!((index.epoch(), index.heard()), (21, 20));
-    index.hear_epoch(u64::MAX);
+    assert_eq!((index.epoch(), index.leadership().highest_epoch()), (21, 20));
+    index.leadership_mut().see_epoch(u64::MAX);
     assert_eq!(index.epoch(), u64::MAX);
 }
 

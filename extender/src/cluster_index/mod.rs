@@ -12,9 +12,11 @@ mod effects;
 mod fixed;
 mod fractions;
 mod journey;
+mod leadership;
 mod leading;
 mod leaving;
 mod lifetime;
+mod list;
 mod machines;
 mod making_room;
 mod node;
@@ -41,8 +43,10 @@ mod succession;
 pub use copy::NodeOrder;
 pub use effects::{Effects, Released, Why};
 pub use journey::Stages;
+pub use leadership::Leadership;
 use leading::Lead;
 pub use lifetime::Limits;
+use list::List;
 pub use making_room::Eviction;
 pub use node::IndexedNode;
 pub use node_policies::{UnknownNode, is_due};
@@ -67,9 +71,7 @@ use kerf_runtime::gpu_node::GpuNode;
 /// A replica's view of the cluster.
 #[derive(Debug, Default)]
 pub struct ClusterIndex {
-    epoch: u64,
-    /// The highest epoch of a leader that this process has seen.
-    heard: u64,
+    leadership: Leadership,
     /// What the next term may not know.
     lead: Lead,
     nodes: nodes::Nodes,
@@ -105,48 +107,46 @@ pub struct ClusterIndex {
 
 #[derive(Debug, Default)]
 struct Listing {
-    nodes: Option<HashSet<NodeName>>,
-    pods: Option<HashSet<PodUid>>,
-    nodes_listed: bool,
-    pods_listed: bool,
-    machines: Option<HashSet<NodeName>>,
-    others: Option<HashSet<PodUid>>,
-    awaited: Awaited,
-}
-
-/// What must also be known before the first answer: for static nodes the Nodes and the pods without kerf's label, and
-/// the epoch that a former leader wrote.
-#[derive(Debug, Default)]
-struct Awaited {
-    machines: bool,
-    others: bool,
-    former_epoch: bool,
+    nodes: List<NodeName>,
+    pods: List<PodUid>,
+    machines: List<NodeName>,
+    others: List<PodUid>,
 }
 
 impl ClusterIndex {
     /// The empty index of the leader of `epoch`. `terms` are the weights by which it values places.
     #[must_use]
     pub fn new(epoch: u64, terms: Terms) -> Self {
-        let lead = Lead { leads: true, ..Lead::default() };
-        Self { epoch, lead, fleet: Fleet::new(terms), ..Self::default() }
+        Self { leadership: Leadership::new(epoch), fleet: Fleet::new(terms), ..Self::default() }
+    }
+
+    #[must_use]
+    pub fn leadership(&self) -> &Leadership {
+        &self.leadership
+    }
+
+    pub fn leadership_mut(&mut self) -> &mut Leadership {
+        &mut self.leadership
     }
 
     /// The leader's epoch. It may rise until requests are answered.
     #[must_use]
     pub fn epoch(&self) -> u64 {
-        self.epoch
+        self.leadership.epoch()
     }
 
     /// Whether nodes and pods have been listed once, so that filters may be answered.
     #[must_use]
     pub fn is_listed(&self) -> bool {
-        let Listing { nodes_listed, pods_listed, ref awaited, .. } = self.listing;
-        nodes_listed && pods_listed && !awaited.machines && !awaited.others && !awaited.former_epoch
+        let Listing { nodes, pods, machines, others } = &self.listing;
+        let is_awaited =
+            machines.is_awaited() || others.is_awaited() || self.leadership.awaits_former_epoch();
+        nodes.has_ended() && pods.has_ended() && !is_awaited
     }
 
     /// Takes the effects since the last call.
     pub fn take_effects(&mut self) -> Effects {
-        std::mem::take(&mut self.effects)
+        Effects { deposed: self.leadership.take_deposed(), ..std::mem::take(&mut self.effects) }
     }
 
     pub fn nodes(&self) -> impl Iterator<Item = (&NodeName, &IndexedNode)> {
@@ -160,27 +160,24 @@ impl ClusterIndex {
 
     /// Starts a list of all `GpuNodes`.
     pub fn nodes_listing(&mut self) {
-        self.listing.nodes = Some(HashSet::new());
+        self.listing.nodes.begin();
     }
 
     /// Ends a list of all `GpuNodes`: those that it did not contain are gone.
     pub fn nodes_listed(&mut self) {
-        if let Some(shown) = self.listing.nodes.take() {
+        if let Some(shown) = self.listing.nodes.end() {
             let gone: Vec<_> = self.nodes.names().filter(|name| !shown.contains(*name)).cloned().collect();
             for name in &gone {
                 self.remove_node(name);
             }
         }
-        self.listing.nodes_listed = true;
         self.effects.progress = true;
     }
 
     /// Updates a GpuNode from the API server. The node's slices come from its agent over the connection instead.
     pub fn show_node(&mut self, shown: &GpuNode) {
         let name = shown.name();
-        if let Some(listing) = &mut self.listing.nodes {
-            listing.insert(name.clone());
-        }
+        self.listing.nodes.add(&name);
         if let Some(node) = self.nodes.get_mut(&name).filter(|node| node.object == shown.metadata.uid) {
             return node.show(shown);
         }
@@ -254,42 +251,13 @@ impl ClusterIndex {
         Ok(Place { cost: shared.unwrap_or(found.place.cost), ..found.place })
     }
 
-    /// Makes answers wait for the epoch that a former leader wrote.
-    pub fn await_former_epoch(&mut self) {
-        self.listing.awaited.former_epoch = true;
-    }
-
-    /// Raises the epoch over the one that a former leader wrote, if any. Agents that have received the same epoch may
-    /// not be connected yet, so they cannot report it.
+    /// Raises the epoch over the one that a former leader wrote, if any.
     pub fn rise_over(&mut self, former: Option<u64>) {
-        self.listing.awaited.former_epoch = false;
         self.effects.progress = true;
         if former.is_none() {
             self.nobody_led_before();
         }
-        if let Some(former) = former {
-            self.hear_epoch(former);
-        }
-    }
-
-    /// Records another leader's epoch. If it is newer, this replica's term ends. If this leader does not answer yet,
-    /// the likely cause is that the record of epochs was lost, so its own epoch rises instead.
-    pub fn hear_epoch(&mut self, written: u64) {
-        self.heard = self.heard.max(written);
-        if !self.lead.leads {
-            return;
-        }
-        if !self.lead.answers && written >= self.epoch {
-            self.epoch = written.saturating_add(1);
-        } else if written > self.epoch {
-            self.effects.deposed = true;
-        }
-    }
-
-    /// The highest epoch of a leader that was seen. A term of this replica gets a higher one.
-    #[must_use]
-    pub fn heard(&self) -> u64 {
-        self.heard
+        self.leadership.rise_over(former);
     }
 
     /// Updates what depends on a node's state.
@@ -314,8 +282,8 @@ impl ClusterIndex {
             }
             // The end of a pod that ended earlier, for example while the agent was not connected, is reported by no
             // event.
-            let is_unknown = pod.is_none() && self.listing.pods_listed && node.reports_reservation(uid);
-            if is_unknown && self.lead.leads {
+            let is_unknown = pod.is_none() && self.listing.pods.has_ended() && node.reports_reservation(uid);
+            if is_unknown && self.leadership.leads() {
                 self.effects.unconfirmed.insert(uid.clone());
             }
             self.places.insert(uid.clone(), name.clone());

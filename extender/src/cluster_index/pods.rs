@@ -7,7 +7,6 @@ use super::statics::Shower;
 use super::{ClusterIndex, Why, fractions};
 use crate::ask::Ask;
 use crate::pod::{Counted, KnownPod};
-use hashbrown::HashSet;
 use kerf_core::contract::{RequestDocument, Reserved, RootProcesses};
 use kerf_core::kind::{Kind, KindLabel};
 use kerf_core::names::{PodKey, PodUid};
@@ -17,12 +16,12 @@ use std::time::Instant;
 impl ClusterIndex {
     /// Starts a list of all pods with kerf's label.
     pub fn pods_listing(&mut self) {
-        self.listing.pods = Some(HashSet::new());
+        self.listing.pods.begin();
     }
 
     /// Ends that list. Pods with a reservation that it did not contain are looked up.
     pub fn pods_listed(&mut self) {
-        if let Some(shown) = self.listing.pods.take() {
+        if let Some(shown) = self.listing.pods.end() {
             let is_gone = |uid: &&PodUid| !shown.contains(*uid) && !self.strays.contains(*uid);
             let gone: Vec<PodUid> = self.pods.keys().filter(is_gone).cloned().collect();
             for uid in &gone {
@@ -31,16 +30,13 @@ impl ClusterIndex {
             let changed = self.statics.retain(Shower::Sliced, |uid| self.pods.contains_key(uid));
             self.statics_changed(changed);
         }
-        self.listing.pods_listed = true;
         self.effects.progress = true;
         self.look_into_unknown();
     }
 
     /// Updates a pod as the watch shows it.
     pub fn show_pod(&mut self, pod: KnownPod) {
-        if let Some(listing) = &mut self.listing.pods {
-            listing.insert(pod.uid.clone());
-        }
+        self.listing.pods.add(&pod.uid);
         self.strays.remove(&pod.uid);
         self.take_pod(pod);
     }
@@ -64,7 +60,7 @@ impl ClusterIndex {
         } else {
             self.statics.hand_over(&last.uid);
             self.drop_assumed(&last.uid);
-            if self.lead.leads && self.place_of(&last.uid).is_some() {
+            if self.leadership.leads() && self.place_of(&last.uid).is_some() {
                 self.hidden.insert(last.uid.clone());
                 self.effects.unconfirmed.insert(last.uid.clone());
             }
@@ -212,7 +208,7 @@ impl ClusterIndex {
     }
 
     pub(super) fn look_into_unknown(&mut self) {
-        if self.listing.pods_listed {
+        if self.listing.pods.has_ended() {
             let unknown = self.places.pods().filter(|uid| !self.pods.contains_key(*uid));
             self.effects.unconfirmed.extend(unknown.cloned());
             let bound =

@@ -11,7 +11,7 @@ const LIFE: Duration = super::super::UNCERTAIN;
 /// if there is one.
 fn successor(former: Former, start: Instant, told: Option<u64>) -> ClusterIndex {
     let mut index = ClusterIndex::new(5, Terms::default());
-    index.await_former_epoch();
+    index.leadership_mut().await_former_epoch();
     index.succeed(former, start);
     index.nodes_listed();
     index.pods_listed();

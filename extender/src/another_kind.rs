@@ -54,8 +54,8 @@ async fn look(term: &Arc<Term>, memory: &mut Memory, now: Instant) {
         if !index.is_listed() {
             return Vec::new();
         }
-        let due = memory.due(index.unplaced(), now);
-        index.served_by_another_kind(&due)
+        let due = memory.due(index.scheduling().unplaced(), now);
+        index.scheduling().served_by_another_kind(&due)
     });
     for (uid, pod, found) in found {
         tracing::info!(%pod, %uid, %found, "another kind has room");

@@ -51,12 +51,12 @@ fn pod(name: &str, document: &RequestDocument, spec: Value) -> KnownPod {
 /// Those of the pods that get the Event on a cluster of T4s.
 fn told(kinds: Value, pods: &[KnownPod]) -> Vec<String> {
     let mut index = neutral_cluster(&[("t4", &["T4-16GB"])]);
-    index.set_policies(&policies(kinds));
+    index.nodes().set_policies(&policies(kinds));
     for pod in pods {
         index.show_pod(pod.clone());
     }
-    let pending = index.unplaced().into_iter().map(|uid| (uid, PENDING_LIMIT)).collect();
-    index.served_by_another_kind(&pending).into_iter().map(|(_, pod, _)| pod.name).collect()
+    let pending = index.scheduling().unplaced().into_iter().map(|uid| (uid, PENDING_LIMIT)).collect();
+    index.scheduling().served_by_another_kind(&pending).into_iter().map(|(_, pod, _)| pod.name).collect()
 }
 
 #[test]
@@ -99,26 +99,29 @@ fn a_pod_is_told_only_of_nodes_to_which_it_may_go() {
         (json!({"tolerations": [{"operator": "Exists"}]}), vec![taint("NoSchedule")], true),
     ] {
         let mut index = neutral_cluster(&[("t4", &["T4-16GB"])]);
-        index.set_policies(&policies(json!(["mig", "mps"])));
+        index.nodes().set_policies(&policies(json!(["mig", "mps"])));
         let labels = [("pool", "a"), ("kerf.dev/mps-max-gb", "14")];
         let labels = labels.map(|(key, value)| (key.to_owned(), value.to_owned()));
-        index.show_labels("t4".into(), Some(labels.into()));
-        index.show_taints("t4".into(), taints);
+        index.nodes().objects().set_labels("t4".into(), Some(labels.into()));
+        index.nodes().objects().set_taints("t4".into(), taints);
         index.show_pod(pod("a", &document(chosen()), spec.clone()));
         let pending = [("a".into(), PENDING_LIMIT)].into();
-        assert_eq!(!index.served_by_another_kind(&pending).is_empty(), is_told, "{spec}");
+        assert_eq!(!index.scheduling().served_by_another_kind(&pending).is_empty(), is_told, "{spec}");
     }
 }
 
 #[test]
 fn a_pod_whose_kind_has_room_is_told_nothing() {
     let mut index = neutral_cluster(&[("t4", &["T4-16GB"]), ("h100", &["H100-80GB"])]);
-    index.set_policies(&policies(json!(["mig", "mps"])));
+    index.nodes().set_policies(&policies(json!(["mig", "mps"])));
     index.show_pod(pod("a", &document(chosen()), json!({})));
     let pending = [("a".into(), PENDING_LIMIT)].into();
-    assert!(index.served_by_another_kind(&pending).is_empty(), "the scheduler has another reason");
-    index.show_shut("h100".into(), true);
-    let found = index.served_by_another_kind(&pending);
+    assert!(
+        index.scheduling().served_by_another_kind(&pending).is_empty(),
+        "the scheduler has another reason"
+    );
+    index.nodes().objects().set_closed("h100".into(), true);
+    let found = index.scheduling().served_by_another_kind(&pending);
     let note = found[0].2.to_string();
     assert_eq!(
         note,
@@ -155,13 +158,13 @@ async fn a_pod_that_came_before_the_nodes_is_told_by_one_event() {
     let (mut memory, start) = (Memory::default(), Instant::now());
     term.with(|index| {
         index.show_pod(pod("early", &document(chosen()), json!({})));
-        index.nodes_listed();
+        index.nodes().end_gpu_node_list();
     });
     look(&term, &mut memory, start).await;
     term.with(|index| {
-        index.pods_listed();
+        index.end_pod_list();
         index.take_over();
-        index.show_node(&gpu_node("t4"));
+        index.nodes().show_gpu_node(&gpu_node("t4"));
         Agent::of("t4", status).report(index);
     });
     for seconds in (10..=400).step_by(10) {

@@ -107,9 +107,11 @@ pub async fn run(args: ExtenderArgs, stop: CancellationToken) -> anyhow::Result<
 fn cluster(args: &ExtenderArgs, policies: PolicySource) -> Arc<Cluster> {
     let mut index =
         ClusterIndex::following(Terms { weights: policies.current().weights(), ..Terms::default() });
-    index.set_limits(Limits { reservation: args.reservation_lifetime, request: args.request_lifetime });
+    index
+        .bindings()
+        .set_limits(Limits { reservation: args.reservation_lifetime, request: args.request_lifetime });
     if !args.rights.moves {
-        index.move_nobody();
+        index.room_maker().forbid();
     }
     let seen_nodes = SeenNodes::new(plugin_layout::applies(&policies, args.rights));
     Cluster::new(index, policies, seen_nodes)
@@ -258,7 +260,7 @@ impl Replica {
         term.set_deadline(held.deadline().clone());
         term.with(|index| {
             index.leadership_mut().await_former_epoch();
-            index.succeed(held.former(), held.since().into_std());
+            index.nodes().static_nodes().succeed(held.former(), held.since().into_std());
         });
         term
     }
@@ -305,7 +307,7 @@ impl Replica {
         if is_listed {
             let (epoch, nodes) = term.with(|index| {
                 index.take_over();
-                (index.epoch(), index.nodes().count())
+                (index.leadership().epoch(), index.managed().count())
             });
             held.raise(epoch);
             if let Some(agents) = agents {

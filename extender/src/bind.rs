@@ -117,14 +117,14 @@ struct OpenBind {
 
 impl OpenBind {
     fn begin(term: &Arc<Term>, bind: &Bind) -> Self {
-        term.with(|index| index.begin_bind(&bind.uid));
+        term.with(|index| index.bindings().begin(&bind.uid));
         Self { term: term.clone(), uid: bind.uid.clone(), node: bind.node.clone() }
     }
 }
 
 impl Drop for OpenBind {
     fn drop(&mut self) {
-        self.term.with(|index| index.end_bind(&self.uid, &self.node, std::time::Instant::now()));
+        self.term.with(|index| index.reserving().end_bind(&self.uid, &self.node, std::time::Instant::now()));
     }
 }
 
@@ -143,7 +143,8 @@ impl Bind {
         match pod.ask() {
             _ if pod.template.asks_for_nothing => self.post(term, None, until).await,
             Err(Refusal::NotAdmitted) if !pod.template.devices.is_empty() => {
-                term.with(|index| index.reserve_plain(&pod, &self.node)).map_err(BindError::Refused)?;
+                term.with(|index| index.reserving().reserve_plain(&pod, &self.node))
+                    .map_err(BindError::Refused)?;
                 self.post(term, None, until).await
             }
             ask => self.run_with(term, Some(ask.map_err(BindError::Refused)?), gate).await,
@@ -152,13 +153,13 @@ impl Bind {
 
     /// Binds a pod whose request the index knows, or that asks for `ask`.
     async fn run_with(&self, term: &Arc<Term>, ask: Option<Ask>, gate: Instant) -> Result<(), BindError> {
-        if !term.with(|index| index.is_static(&self.node)) {
+        if !term.with(|index| index.nodes().is_static(&self.node)) {
             return self.run_over_stream(term, ask, gate).await;
         }
         let (assignment, is_first, counted) = term.with(|index| {
             let is_first = index.place_of(&self.uid).is_none();
-            let assignment = index.reserve_static(&self.uid, &self.key, &self.node, ask)?;
-            Ok::<_, Unreservable>((assignment, is_first, index.counted(&self.uid)))
+            let assignment = index.reserving().reserve_static(&self.uid, &self.key, &self.node, ask)?;
+            Ok::<_, Unreservable>((assignment, is_first, index.statistics().counted(&self.uid)))
         })?;
         if is_first {
             term.metrics.reserved(counted, Timestamp::now());
@@ -182,8 +183,8 @@ impl Bind {
         // Held until the outcome is recorded, because a leader that ends in order waits for it.
         let Some(_open) = term.open_post() else { return Err(BindError::Deposed) };
         let epoch = term.with(|index| {
-            index.begin_binding(&self.uid, &self.key, until.into_std());
-            index.epoch()
+            index.bindings().send(&self.uid, &self.key, until.into_std());
+            index.leadership().epoch()
         });
         let post = binding::post(&term.client, self, assignment.as_ref(), term.lead(epoch));
         let posted = timeout_at(until, post).await.unwrap_or(Err(BindingError::TimedOut));
@@ -192,8 +193,12 @@ impl Bind {
             Ok(()) => {
                 let (counted, stages, commands) = term.with(|index| {
                     index.bound(&self.uid, &self.key, &self.node);
-                    let stages = index.arrive(&self.uid, std::time::Instant::now());
-                    (index.counted(&self.uid), stages, index.may_command_mps(&self.uid))
+                    let stages = index.reserving().stages().end_stages(&self.uid, std::time::Instant::now());
+                    (
+                        index.statistics().counted(&self.uid),
+                        stages,
+                        index.statistics().may_command_mps(&self.uid),
+                    )
                 });
                 term.metrics.bound(counted, stages, Timestamp::now());
                 if commands {
@@ -207,7 +212,7 @@ impl Bind {
             }
             Err(error) => {
                 if error.is_definite() {
-                    term.with(|index| index.post_refused(&self.uid, until.into_std()));
+                    term.with(|index| index.reserving().refuse_binding(&self.uid, until.into_std()));
                 }
                 Err(error.into())
             }

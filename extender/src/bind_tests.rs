@@ -122,9 +122,9 @@ async fn a_pod_whose_place_is_taken_is_fitted_once_more() {
     let other = scene.term.with(|index| {
         let (uid, key) = (PodUid::new("uid-b"), PodKey::new("default", "b"));
         index.show_pod(unbound(&pod("b", SMALL)));
-        let proposal = index.propose(&uid, &key, &"n".into(), None).unwrap();
-        let connection = index.connection_of(&"n".into()).unwrap();
-        index.answered(&uid, &"n".into(), connection);
+        let proposal = index.reserving().propose(&uid, &key, &"n".into(), None).unwrap();
+        let connection = index.managed().connection_of(&"n".into()).unwrap();
+        index.nodes().agents().answer(&uid, &"n".into(), connection);
         Order { epoch: EPOCH, kind: OrderKind::Reserve(proposal) }
     });
     scene.agent.node().follow(&other, Moment::default()).unwrap();
@@ -203,13 +203,13 @@ async fn a_node_whose_agent_does_not_answer_takes_no_pods_until_it_does() {
     look_for_answers(&scene.term, Duration::from_mins(1));
     scene.put_pod("b");
     assert!(
-        scene.term.with(|index| index.node(&"n".into()).unwrap().serving()).is_ok(),
+        scene.term.with(|index| index.managed().get(&"n".into()).unwrap().serving()).is_ok(),
         "it is not late yet"
     );
     look_for_answers(&scene.term, Duration::ZERO);
     let refused = scene.bind("b", GATE).await;
     assert!(matches!(refused, Err(BindError::Refused(Refusal::AgentNotReady))), "{refused:?}");
-    assert!(scene.term.with(|index| index.give_up(&PodUid::new("uid-a"))), "it may go elsewhere");
+    assert!(scene.term.with(|index| index.reserving().give_up(&PodUid::new("uid-a"))), "it may go elsewhere");
     scene.agent.was_ordered(&["reserve", "release"]).await;
     scene.agent.give_answers();
     for _ in 0..400 {

@@ -114,7 +114,7 @@ impl Cluster {
     }
 
     fn act<R>(&self, mut state: MutexGuard<'_, State>, act: impl FnOnce(&mut ClusterIndex) -> R) -> R {
-        state.index.set_policies(&self.policies.current());
+        state.index.nodes().set_policies(&self.policies.current());
         let result = act(&mut state.index);
         let effects = state.index.take_effects();
         if effects == Effects::default() {
@@ -160,15 +160,15 @@ mod tests {
         let first = begin(&cluster, 1);
         first.with(ClusterIndex::take_over);
         first.end();
-        assert_eq!(first.answer(|index| index.epoch()), None);
+        assert_eq!(first.answer(|index| index.leadership().epoch()), None);
         let second = begin(&cluster, 2);
         second.with(ClusterIndex::take_over);
         let (uid, node) = ("uid-a".into(), "n".into());
-        second.with(|index| index.begin_bind(&uid));
-        first.with(|index| index.end_bind(&uid, &node, std::time::Instant::now()));
-        assert!(second.with(|index| index.has_open_bind(&uid)));
+        second.with(|index| index.bindings().begin(&uid));
+        first.with(|index| index.reserving().end_bind(&uid, &node, std::time::Instant::now()));
+        assert!(second.with(|index| index.bindings().is_open(&uid)));
         first.end();
-        assert_eq!(second.answer(|index| index.epoch()), Some(2), "a term ends itself alone");
+        assert_eq!(second.answer(|index| index.leadership().epoch()), Some(2), "a term ends itself alone");
         first.with(|index| index.leadership_mut().see_epoch(9));
         assert!(!second.stop.is_cancelled());
         cluster.with(|index| index.leadership_mut().see_epoch(9));

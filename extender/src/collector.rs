@@ -63,13 +63,15 @@ struct Seen {
 
 impl Seen {
     fn of(index: &mut ClusterIndex) -> Self {
+        let pending = index.scheduling().pending();
+        let statistics = index.statistics();
         Self {
-            promises: index.reservation_counts(),
-            pending: index.pending(),
-            conditions: index.condition_counts(),
-            managed: index.managed_nodes(),
-            unserved: index.unserved().into_iter().map(|(name, why)| (name.clone(), why)).collect(),
-            quotas: index.quota_uses(),
+            promises: statistics.reservation_counts(),
+            pending,
+            conditions: statistics.condition_counts(),
+            managed: statistics.managed_nodes(),
+            unserved: statistics.unserved().into_iter().map(|(name, why)| (name.clone(), why)).collect(),
+            quotas: statistics.quota_uses(),
         }
     }
 }

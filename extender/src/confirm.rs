@@ -35,7 +35,7 @@ async fn confirm(term: &Arc<Term>) {
 }
 
 async fn confirm_one(term: &Arc<Term>, uid: PodUid) {
-    let Some(key) = term.with(|index| index.promised_pod(&uid)) else { return };
+    let Some(key) = term.with(|index| index.reserving().reserved_pod(&uid)) else { return };
     let asked = Instant::now();
     match timeout(TIMEOUT, binding::pod(&term.client, &key, &uid)).await {
         Ok(Ok(None)) => term.with(|index| index.pod_gone(&uid)),
@@ -71,13 +71,13 @@ mod tests {
         let long_ago = Instant::now().checked_sub(UNCERTAIN).unwrap();
         term.with(|index| {
             Agent::connected(index, "n").reserve(index, &uid, &key, Some(ask)).unwrap();
-            index.begin_binding(&uid, &key, long_ago);
+            index.bindings().send(&uid, &key, long_ago);
             index.resync(long_ago);
-            assert!(!index.give_up(&uid));
+            assert!(!index.reserving().give_up(&uid));
         });
         assert!(term.take_unconfirmed().is_empty());
         term.with(|index| index.resync(Instant::now()));
         confirm(&term).await;
-        assert!(term.with(|index| index.give_up(&uid)));
+        assert!(term.with(|index| index.reserving().give_up(&uid)));
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::ask::Ask;
 use crate::assumed::KindChoice;
-use crate::cluster_index::{ClusterIndex, Offer};
+use crate::cluster_index::{ClusterIndex, Offer, over_quota};
 use k8s_openapi::api::core::v1::Toleration;
 use kerf_core::kind::KindLabel;
 use kerf_core::ledger::OwnerInEpoch;
@@ -69,9 +69,10 @@ pub fn filter<'n>(
     offered: &[&'n str],
     now: Instant,
 ) -> Filtered<'n> {
-    index.expire(now);
-    index.drop_assumed(&pod.uid);
-    index.looked_at(&pod.uid);
+    let mut scheduling = index.scheduling();
+    scheduling.expire(now);
+    scheduling.forget_assumed(&pod.uid);
+    scheduling.unschedulable().looked_at(&pod.uid);
     if let Some(place) = promised(index, pod, offered) {
         return only(offered, &place);
     }
@@ -80,13 +81,14 @@ pub fn filter<'n>(
         Err(Refusal::NotAdmitted) if !pod.devices.is_empty() => return plain(index, pod, offered),
         Err(refusal) => return none(offered, *refusal),
     };
-    if let Err(over) = index.within_quota(ask) {
-        let refusal = index.held_back(&pod.uid, &pod.key, over, now);
-        index.refused(&pod.uid, &pod.key, ask, offered, true);
+    if let Err(over) = index.scheduling().within_quota(ask) {
+        let refusal = over_quota(&over);
+        index.pod_events().held_back(&pod.uid, &pod.key, over, now);
+        index.scheduling().unschedulable().refused(&pod.uid, &pod.key, ask, offered, true);
         return none(offered, refusal);
     }
-    let nodes = offered.iter().copied();
-    let selection = choose_place(nodes, |name| index.place(name, &pod.uid, ask));
+    let mut scheduling = index.scheduling();
+    let selection = choose_place(offered.iter().copied(), |name| scheduling.place(name, &pod.uid, ask));
     let refused = selection.refused.iter().copied();
     let outranked = selection.outranked.iter().map(|name| (*name, Refusal::Outranked));
     let refused: Vec<_> = refused.chain(outranked).collect();
@@ -95,12 +97,14 @@ pub fn filter<'n>(
         expect(index, pod, ask, choice, name, now);
     } else {
         let quota = refused.iter().any(|(_, refusal)| *refusal == Refusal::QuotaFull);
-        index.refused(&pod.uid, &pod.key, ask, offered, quota);
+        index.scheduling().unschedulable().refused(&pod.uid, &pod.key, ask, offered, quota);
         // The scheduler may offer all nodes later in the same cycle, and one of them may have room, so nothing is
         // evicted yet.
         let waits = pod.is_nominated_alone(offered) || waits_for_preempted(index, pod, ask);
-        if index.is_moved_for(&pod.uid, now) || !waits {
-            index.make_room(&owner_in_epoch(index, pod), ask, offered, now);
+        let owner = owner_in_epoch(index, pod);
+        let mut room_maker = index.room_maker();
+        if room_maker.has_begun_for(&pod.uid, now) || !waits {
+            room_maker.make_room(&owner, ask, offered, now);
         }
     }
     Filtered { fitting: selection.shortlist(SHORTLIST), refused }
@@ -120,7 +124,7 @@ fn choice(
     }
     let is_complete = !pod.is_nominated_alone(offered);
     let offer = Offer { nodes: offered, is_complete, tolerated: &pod.tolerations };
-    KindChoice { passed: index.passed(ask, &plan, offer), plan }
+    KindChoice { passed: index.scheduling().passed(ask, &plan, offer), plan }
 }
 
 /// Scores each of `offered`, which passed the filter: the cheaper the place, the higher the score. Equal places have
@@ -132,15 +136,17 @@ pub fn prioritize<'n>(
     offered: &[&'n str],
     now: Instant,
 ) -> Vec<(&'n str, i64)> {
-    let favourite = index.place_of(&pod.uid).or(index.expected_on(&pod.uid)).cloned();
+    let favourite = index.place_of(&pod.uid).cloned();
+    let mut scheduling = index.scheduling();
+    let favourite = favourite.or_else(|| scheduling.assumed_on(&pod.uid).cloned());
     let favourite = favourite.as_ref().map(NodeName::as_str).filter(|name| offered.contains(name));
-    let before = if favourite.is_none() { index.drop_assumed(&pod.uid) } else { None };
+    let before = if favourite.is_none() { scheduling.forget_assumed(&pod.uid) } else { None };
     let mut places: Vec<(&str, Option<Place>)> = Vec::with_capacity(offered.len());
     for &name in offered {
         let place = if let Ok(ask) = &pod.ask {
-            index.place(name, &pod.uid, ask)
+            scheduling.place(name, &pod.uid, ask)
         } else {
-            let cost = index.plain_fit(name, &pod.uid, &pod.devices);
+            let cost = scheduling.plain_fit(name, &pod.uid, &pod.devices);
             cost.map(|cost| Place { rank: Rank::BEST, cost })
         };
         places.push((name, place.ok()));
@@ -173,16 +179,13 @@ fn scores<'n>(places: &[(&'n str, Option<Place>)], favourite: Option<&str>) -> V
 /// that is known.
 fn promised(index: &mut ClusterIndex, pod: &Candidate, offered: &[&str]) -> Option<NodeName> {
     let place = index.place_of(&pod.uid)?.clone();
-    let serving = match index.node(&place) {
-        Some(node) => node.serving().is_ok(),
-        None => index.is_open(&place),
-    };
-    let usable = serving && offered.contains(&place.as_str());
-    if !usable && index.give_up(&pod.uid) {
+    let serves = index.preemption().serves_reserved(&place).is_ok();
+    let usable = serves && offered.contains(&place.as_str());
+    if !usable && index.reserving().give_up(&pod.uid) {
         return None;
     }
     if let (false, Ok(ask)) = (usable, &pod.ask) {
-        index.held_up(&pod.uid, ask, offered);
+        index.bindings().hold_up(&pod.uid, ask, offered);
     }
     Some(place)
 }
@@ -193,15 +196,16 @@ fn waits_for_preempted(index: &ClusterIndex, pod: &Candidate, ask: &Ask) -> bool
     let nobody = BTreeSet::new();
     pod.nominated
         .as_ref()
-        .is_some_and(|node| index.serves_without(node.as_str(), &pod.uid, ask, &nobody).is_ok())
+        .is_some_and(|node| index.preemption().serves_without(node.as_str(), &pod.uid, ask, &nobody).is_ok())
 }
 
 /// Filters for a pod that asks NVIDIA's device plugin and not kerf. If NVIDIA's names are hidden from the scheduler, no
 /// other program counts these devices.
-fn plain<'n>(index: &ClusterIndex, pod: &Candidate, offered: &[&'n str]) -> Filtered<'n> {
+fn plain<'n>(index: &mut ClusterIndex, pod: &Candidate, offered: &[&'n str]) -> Filtered<'n> {
+    let scheduling = index.scheduling();
     let mut filtered = Filtered { fitting: Vec::new(), refused: Vec::new() };
     for &name in offered {
-        match index.plain_fit(name, &pod.uid, &pod.devices) {
+        match scheduling.plain_fit(name, &pod.uid, &pod.devices) {
             Ok(_) => filtered.fitting.push(name),
             Err(refusal) => filtered.refused.push((name, refusal)),
         }
@@ -227,11 +231,12 @@ fn expect(
     name: &str,
     now: Instant,
 ) {
-    index.expect(owner_in_epoch(index, pod), ask.clone(), choice, &NodeName::new(name), now);
+    let owner = owner_in_epoch(index, pod);
+    index.scheduling().assume(owner, ask.clone(), choice, &NodeName::new(name), now);
 }
 
 fn owner_in_epoch(index: &ClusterIndex, pod: &Candidate) -> OwnerInEpoch {
-    OwnerInEpoch { uid: pod.uid.clone(), key: pod.key.clone(), epoch: index.epoch() }
+    OwnerInEpoch { uid: pod.uid.clone(), key: pod.key.clone(), epoch: index.leadership().epoch() }
 }
 
 #[cfg(test)]

@@ -92,9 +92,9 @@ fn one_movable_pod_restarts_elsewhere_to_make_room_for_a_bigger_one() {
         ["n2"],
         "nobody else gets the place meanwhile"
     );
-    assert!(index.wake(now).is_empty());
+    assert!(index.requeue(now).is_empty());
     index.pod_gone(&small.uid);
-    assert_eq!(index.wake(now).len(), 1, "the bigger one is told");
+    assert_eq!(index.requeue(now).len(), 1, "the bigger one is told");
     assert_eq!(filter(&mut index, &whole, &nodes, now).fitting, ["n1"]);
 }
 
@@ -115,7 +115,7 @@ fn a_place_that_was_left_is_kept_until_the_agent_says_that_it_is_free() {
     assert!(filter(&mut index, &whole, &nodes, now).fitting.is_empty(), "nobody says that it is free");
     assert_eq!(filter(&mut index, &newcomer, &nodes, now).fitting, ["n2"]);
     index.pod_gone(&small.uid);
-    assert_eq!(index.wake(now).len(), 1, "the bigger one is told");
+    assert_eq!(index.requeue(now).len(), 1, "the bigger one is told");
     assert_eq!(filter(&mut index, &newcomer, &nodes, now).fitting, ["n2"]);
     assert_eq!(filter(&mut index, &whole, &nodes, now).fitting, ["n1"]);
 }
@@ -131,7 +131,7 @@ fn a_pod_that_may_not_be_evicted_makes_no_room() {
     }
     filter(&mut index, &whole, &nodes, now);
     assert_eq!(index.take_effects().evictions.len(), 1);
-    index.eviction_refused(&whole.uid);
+    index.room_maker().refuse(&whole.uid);
     filter(&mut index, &whole, &nodes, now);
     assert!(index.take_effects().evictions.is_empty());
     assert_eq!(
@@ -147,7 +147,7 @@ fn shares(resource: &str, first_is_busy: bool) -> Vec<String> {
     let all = Compute { cpu: CpuMilli(4000), memory: MemoryMib(16_384) };
     for node in ["n1", "n2"] {
         let left = if first_is_busy && node == "n1" { Compute { cpu: CpuMilli(0), ..all } } else { all };
-        index.show_allocatable(node.into(), Some(left));
+        index.nodes().objects().set_allocatable(node.into(), Some(left));
     }
     let place = |n: usize| {
         let pod = pod(&n.to_string(), resource);
@@ -171,7 +171,7 @@ fn two_nodes() -> Scene {
     let mut index = cluster(&[("n1", &["T4-16GB"]), ("n2", &["T4-16GB"])]);
     for node in ["n1", "n2"] {
         let all = Compute { cpu: CpuMilli(4000), memory: MemoryMib(16_384) };
-        index.show_allocatable(node.into(), Some(all));
+        index.nodes().objects().set_allocatable(node.into(), Some(all));
     }
     index
 }
@@ -191,10 +191,10 @@ fn cpu_of_pods_that_are_not_kerfs_counts_for_a_share_until_they_are_gone() {
     let compute = Compute { cpu: CpuMilli(4000), memory: MemoryMib(256) };
     let foreign = KnownPod { node: Some("n1".into()), ..unbound(&foreign) };
     let foreign = foreign.with(|template| (template.compute, template.request) = (compute, None));
-    index.show_other(&foreign);
+    index.nodes().show_unlabelled(&foreign);
     let asks = share(&mut index, "a", 100);
     assert_eq!(choose(&mut index, &asks, &["n1", "n2"], Instant::now()), Some("n2".to_owned()));
-    index.hide_other(&foreign.uid);
+    index.nodes().hide_unlabelled(&foreign.uid);
     assert_eq!(choose(&mut index, &asks, &["n1", "n2"], Instant::now()), Some("n1".to_owned()));
 }
 
@@ -214,12 +214,12 @@ fn a_pod_with_cpu_on_one_node_leaves_what_a_share_costs_on_another() {
     let mut index = two_nodes();
     let (first, second) = (share(&mut index, "a", 3000), share(&mut index, "b", 100));
     let ask = second.ask.clone().unwrap();
-    let cost = |index: &mut Scene| index.place("n2", &second.uid, &ask).unwrap();
+    let cost = |index: &mut Scene| index.scheduling().place("n2", &second.uid, &ask).unwrap();
     // Makes both nodes known to the ranking.
-    index.place("n1", &second.uid, &ask).unwrap();
+    index.scheduling().place("n1", &second.uid, &ask).unwrap();
     let before = cost(&mut index);
     bind(&mut index, &first, "n1");
-    index.place("n1", &second.uid, &ask).unwrap();
+    index.scheduling().place("n1", &second.uid, &ask).unwrap();
     assert_eq!(cost(&mut index), before);
 }
 
@@ -228,9 +228,9 @@ fn what_many_pods_ask_for_changes_what_a_share_costs() {
     let mut index = two_nodes();
     let pod = share(&mut index, "a", 100);
     let ask = pod.ask.clone().unwrap();
-    let before = index.place("n1", &pod.uid, &ask).unwrap();
+    let before = index.scheduling().place("n1", &pod.uid, &ask).unwrap();
     (0..40).for_each(|n| drop(share(&mut index, &format!("with-cpu-{n}"), 3000)));
-    assert_ne!(index.place("n1", &pod.uid, &ask).unwrap(), before);
+    assert_ne!(index.scheduling().place("n1", &pod.uid, &ask).unwrap(), before);
 }
 
 #[test]
@@ -246,13 +246,13 @@ pub(crate) const WHOLE: &str = "nvidia.com/mig-7g.80gb";
 fn every_refused_node_has_its_reason() {
     let mut index =
         cluster(&[("h100", &["H100-80GB", "H100-80GB"]), ("a100", &["A100-40GB"]), ("t4", &["T4-16GB"])]);
-    index.show_node(&gpu_node("away"));
+    index.nodes().show_gpu_node(&gpu_node("away"));
     index.add("asleep", GpuNodeStatus::default());
     index.add("closed", node_status(&["H100-80GB"]));
     index.close("closed");
     index.add("garbled", node_status(&["H100-80GB"]));
-    let connection = index.connection_of(&"garbled".into()).unwrap();
-    index.show_unreadable_copy(&"garbled".into(), connection);
+    let connection = index.managed().connection_of(&"garbled".into()).unwrap();
+    index.nodes().agents().report_unreadable(&"garbled".into(), connection);
     let nodes = ["h100", "a100", "t4", "away", "asleep", "closed", "garbled", "stranger"];
     let filtered = filter(&mut index, &pod("a", WHOLE), &nodes, Instant::now());
     assert_eq!(filtered.fitting, ["h100"]);
@@ -322,29 +322,29 @@ fn a_promise_whose_binding_may_have_been_made_is_not_given_up() {
     let (a, now) = (pod("a", SMALL), Instant::now());
     filter(&mut index, &a, &["n1", "n2"], now);
     bind(&mut index, &a, "n1");
-    index.begin_binding(&a.uid, &a.key, now);
+    index.bindings().send(&a.uid, &a.key, now);
     assert!(filter(&mut index, &a, &["n2"], now).fitting.is_empty());
-    index.post_refused(&a.uid, now);
+    index.reserving().refuse_binding(&a.uid, now);
     assert_eq!(filter(&mut index, &a, &["n2"], now).fitting, ["n2"]);
 }
 
 #[test]
 fn a_pod_whose_binding_was_not_made_is_told_of_the_place_that_it_could_have() {
     let mut index = cluster(&[("n1", &["H100-80GB"]), ("n2", &["H100-80GB"])]);
-    index.nodes_listed();
-    index.pods_listed();
+    index.nodes().end_gpu_node_list();
+    index.end_pod_list();
     index.take_over();
     let (a, now) = (pod("a", SMALL), Instant::now());
     filter(&mut index, &a, &["n1", "n2"], now);
     bind(&mut index, &a, "n1");
-    index.begin_binding(&a.uid, &a.key, now);
+    index.bindings().send(&a.uid, &a.key, now);
     // The node is cordoned before the next try.
     assert!(filter(&mut index, &a, &["n2"], now).fitting.is_empty());
     let later = now + UNCERTAIN;
-    assert!(index.wake(later).is_empty());
+    assert!(index.requeue(later).is_empty());
     index.looked_up(unbound(&a), later);
     assert_eq!(index.place_of(&a.uid), None, "its slice is others' again");
-    assert_eq!(index.wake(later), [(a.uid.clone(), a.key.clone())]);
+    assert_eq!(index.requeue(later), [(a.uid.clone(), a.key.clone())]);
     assert_eq!(filter(&mut index, &a, &["n2"], later).fitting, ["n2"]);
 }
 
@@ -400,7 +400,7 @@ fn a_few_nodes_pass_where_many_serve() {
     let (a, b, now) = (pod("a", WHOLE), pod("b", WHOLE), Instant::now());
     let first = filter(&mut index, &a, &offered, now);
     assert_eq!((first.fitting.len(), first.fitting[0], first.refused.len()), (8, "n10", 0));
-    assert_eq!(index.expected_on(&a.uid), Some(&"n10".into()));
+    assert_eq!(index.scheduling().assumed_on(&a.uid), Some(&"n10".into()));
     let second = filter(&mut index, &b, &offered, now);
     assert_eq!((second.fitting.len(), second.fitting[0]), (8, "n11"), "the other's place is counted");
     assert_eq!(second.refused, [("n10", Refusal::NoRoom)]);
@@ -422,10 +422,10 @@ fn an_expectation_moves_with_what_the_scheduler_has_left() {
     let mut index = cluster(&[("n1", &["H100-80GB"]), ("n2", &["H100-80GB"])]);
     let (a, now) = (pod("a", WHOLE), Instant::now());
     filter(&mut index, &a, &["n1", "n2"], now);
-    assert_eq!(index.expected_on(&a.uid), Some(&"n1".into()));
+    assert_eq!(index.scheduling().assumed_on(&a.uid), Some(&"n1".into()));
     // Another filter has removed n1.
     assert_eq!(prioritize(&mut index, &a, &["n2"], now), [("n2", 1005)]);
-    assert_eq!(index.expected_on(&a.uid), Some(&"n2".into()));
+    assert_eq!(index.scheduling().assumed_on(&a.uid), Some(&"n2".into()));
 }
 
 #[test]
@@ -440,7 +440,7 @@ fn a_changed_status_changes_the_answer() {
 /// A cluster that was listed and checked once, so that only later changes requeue pods.
 fn awake(nodes: &[(&str, &[&str])], now: Instant) -> Scene {
     let mut index = Scene::leading(nodes);
-    assert!(index.wake(now).is_empty());
+    assert!(index.requeue(now).is_empty());
     index
 }
 
@@ -454,13 +454,13 @@ fn room_wakes_as_many_refused_pods_as_it_serves_the_longest_waiting_first() {
     for waiting in [&b, &c] {
         assert_eq!(choose(&mut index, waiting, &["n"], now), None);
     }
-    assert!(index.wake(now).is_empty(), "nobody is woken while there is no room");
+    assert!(index.requeue(now).is_empty(), "nobody is woken while there is no room");
     index.pod_gone(&a.uid);
-    assert_eq!(index.wake(now), [(b.uid.clone(), b.key.clone())]);
+    assert_eq!(index.requeue(now), [(b.uid.clone(), b.key.clone())]);
     assert_eq!(choose(&mut index, &b, &["n"], now).as_deref(), Some("n"));
     // The requeued pod does not come, so its place is free again after a while.
-    index.waits_no_longer(&b.uid);
-    assert_eq!(index.wake(now + LIFETIME), [(c.uid, c.key)]);
+    index.scheduling().unschedulable().forget(&b.uid);
+    assert_eq!(index.requeue(now + LIFETIME), [(c.uid, c.key)]);
 }
 
 /// Pods of a template are checked as one, but still keep the order among all templates.
@@ -482,7 +482,7 @@ fn pods_of_several_templates_are_woken_in_the_order_in_which_they_were_refused()
     for uid in &placed {
         index.pod_gone(uid);
     }
-    let woken: Vec<_> = index.wake(now).into_iter().map(|(uid, _)| uid).collect();
+    let woken: Vec<_> = index.requeue(now).into_iter().map(|(uid, _)| uid).collect();
     let first: Vec<_> = waiting.iter().take(woken.len()).map(|pod| pod.uid.clone()).collect();
     assert!(woken.len() >= 2);
     assert_eq!(woken, first);
@@ -497,12 +497,12 @@ fn a_pod_that_could_not_be_told_waits_on_unless_it_is_looked_at_meanwhile() {
         choose(&mut index, &a, &["n"], now);
         assert_eq!(choose(&mut index, &b, &["n"], now), None);
         index.pod_gone(&a.uid);
-        assert_eq!(index.wake(now).len(), 1);
-        index.not_told(&b.uid, now);
+        assert_eq!(index.requeue(now).len(), 1);
+        index.scheduling().unschedulable().was_not_called(&b.uid, now);
         if is_looked_at {
             choose(&mut index, &b, &["n"], now);
         }
-        assert_eq!(index.wake(now + LIFETIME).len(), woken);
+        assert_eq!(index.requeue(now + LIFETIME).len(), woken);
     }
 }
 
@@ -512,7 +512,7 @@ fn room_at_a_node_that_the_scheduler_did_not_offer_wakes_nobody() {
     let mut index = awake(&[("free", &["H100-80GB"]), ("small", &["T4-16GB"])], now);
     assert_eq!(choose(&mut index, &pod("a", WHOLE), &["small"], now), None);
     index.add("free", node_status(&["H100-80GB", "H100-80GB"]));
-    assert!(index.wake(now).is_empty());
+    assert!(index.requeue(now).is_empty());
 }
 
 #[test]
@@ -521,12 +521,12 @@ fn a_new_leader_wakes_the_pods_that_its_predecessor_refused() {
     let mut index = cluster(&[("n", &["H100-80GB"])]);
     let waiting = pod("a", WHOLE);
     index.show_pod(unbound(&waiting));
-    assert!(index.wake(now).is_empty(), "nothing is listed yet");
-    index.nodes_listed();
-    index.pods_listed();
+    assert!(index.requeue(now).is_empty(), "nothing is listed yet");
+    index.nodes().end_gpu_node_list();
+    index.end_pod_list();
     index.take_over();
-    assert_eq!(index.wake(now), [(waiting.uid, waiting.key)]);
-    assert!(index.wake(now).is_empty());
+    assert_eq!(index.requeue(now), [(waiting.uid, waiting.key)]);
+    assert!(index.requeue(now).is_empty());
 }
 
 /// A pod that asks for 8 GB, of the first of these kinds that is free.
@@ -553,7 +553,7 @@ pub(crate) fn neutral_cluster(nodes: &[(&str, &[&str])]) -> Scene {
         show_neutral(&mut index, name, models, Some(SizeGb(80)));
     }
     index.begin();
-    index.wake(Instant::now());
+    index.requeue(Instant::now());
     index
 }
 
@@ -586,11 +586,11 @@ fn the_next_kind_is_taken_where_no_node_of_the_first_is_offered() {
     let mut index = neutral_cluster(&[("mig", &["H100-80GB"]), ("t4", &["T4-16GB"])]);
     let taint =
         Taint { key: "spot".to_owned(), value: None, effect: "NoSchedule".to_owned(), ..Taint::default() };
-    index.show_taints("t4".into(), vec![taint]);
+    index.nodes().objects().set_taints("t4".into(), vec![taint]);
     let (a, now) = (of_kinds("a", MPS_FIRST), Instant::now());
     assert_eq!(choose(&mut index, &a, &["mig"], now).as_deref(), Some("mig"));
     assert_eq!(kind_of(&bind(&mut index, &a, "mig")), Kind::Mig);
-    let assignment = index.assignment_of(&a.uid, &"mig".into()).unwrap();
+    let assignment = index.reserving().assignment_of(&a.uid, &"mig".into()).unwrap();
     let passed = PassedKind { kind: Kind::Mps, full: 0, never: 1, excluded: 1, tainted: 1 };
     assert_eq!(assignment.passed, [passed]);
 }
@@ -606,7 +606,7 @@ fn a_preferred_kind_that_is_full_is_passed_over_and_told() {
     let next = of_kinds("next", MPS_FIRST);
     assert_eq!(choose(&mut index, &next, &nodes, now).as_deref(), Some("mig"));
     bind(&mut index, &next, "mig");
-    let assignment = index.assignment_of(&next.uid, &"mig".into()).unwrap();
+    let assignment = index.reserving().assignment_of(&next.uid, &"mig".into()).unwrap();
     assert_eq!(
         assignment.passed,
         [PassedKind { kind: Kind::Mps, full: 1, never: 1, excluded: 0, tainted: 0 }]
@@ -615,7 +615,7 @@ fn a_preferred_kind_that_is_full_is_passed_over_and_told() {
     let best = of_kinds("best", &[Kind::Mig]);
     choose(&mut index, &best, &nodes, now);
     bind(&mut index, &best, "mig");
-    let assignment = index.assignment_of(&best.uid, &"mig".into()).unwrap();
+    let assignment = index.reserving().assignment_of(&best.uid, &"mig".into()).unwrap();
     assert_eq!(assignment.passed, [], "its first kind is told of by nobody");
 }
 
@@ -683,9 +683,9 @@ fn a_waiting_pod_takes_what_is_free_first() {
     let pending = of_kinds("pending", MPS_FIRST);
     let filtered = filter(&mut index, &pending, &nodes, now);
     assert_eq!(filtered.refused, [("mig", Refusal::NoRoom), ("t4", Refusal::NoRoom)]);
-    assert!(index.wake(now).is_empty());
+    assert!(index.requeue(now).is_empty());
     index.pod_gone(&big.uid);
-    assert_eq!(index.wake(now), [(pending.uid.clone(), pending.key.clone())]);
+    assert_eq!(index.requeue(now), [(pending.uid.clone(), pending.key.clone())]);
     assert_eq!(choose(&mut index, &pending, &nodes, now).as_deref(), Some("mig"));
     assert_eq!(kind_of(&bind(&mut index, &pending, "mig")), Kind::Mig);
 }
@@ -708,13 +708,13 @@ fn a_pod_that_needs_a_user_namespace_goes_only_to_nodes_that_have_them() {
     let document = RequestDocument { user_namespace: true, ..neutral(8, &[Kind::Mps]) };
     let (a, now) = (asking("a", &document), Instant::now());
     assert_eq!(filter(&mut index, &a, &["old", "new"], now).fitting, ["old", "new"]);
-    index.show_user_namespaces(&"old".into(), false);
+    index.nodes().show_user_namespaces(&"old".into(), false);
     assert_eq!(filter(&mut index, &a, &["old", "new"], now).refused, [("old", Refusal::NoUserNamespaces)]);
     show_neutral(&mut index, "old", &["T4-16GB"], Some(SizeGb(80)));
-    index.remove_node(&"old".into());
+    index.nodes().remove_gpu_node(&"old".into());
     show_neutral(&mut index, "old", &["T4-16GB"], Some(SizeGb(80)));
     assert_eq!(filter(&mut index, &a, &["old", "new"], now).fitting, ["new"], "its Node is the same");
-    index.show_user_namespaces(&"old".into(), true);
+    index.nodes().show_user_namespaces(&"old".into(), true);
     assert_eq!(filter(&mut index, &a, &["old", "new"], now).fitting, ["old", "new"]);
 }
 
@@ -725,7 +725,7 @@ fn a_nominated_node_is_ranked_among_the_offered_ones_only() {
     let a = Candidate { nominated: Some("mig".into()), ..of_kinds("a", MPS_FIRST) };
     assert_eq!(filter(&mut index, &a, &["mig"], now).fitting, ["mig"], "the scheduler offers it alone");
     bind(&mut index, &a, "mig");
-    let assignment = index.assignment_of(&a.uid, &"mig".into()).unwrap();
+    let assignment = index.reserving().assignment_of(&a.uid, &"mig".into()).unwrap();
     let passed = PassedKind { kind: Kind::Mps, full: 0, never: 1, excluded: 0, tainted: 0 };
     assert_eq!(assignment.passed, [passed], "nobody asked about the other");
     index.pod_gone(&a.uid);
@@ -754,8 +754,8 @@ fn a_pod_is_counted_by_any_kind_until_it_has_a_slice() {
     let request = a.ask.as_ref().unwrap().text.clone();
     let metadata = json!({"name": "a", "namespace": "default", "uid": "uid-a", "annotations": {keys::REQUEST: *request}});
     index.show_pod(serde_json::from_value::<SlicedPod>(json!({"metadata": metadata})).unwrap().into());
-    assert_eq!((a.kind(), index.counted(&a.uid).kind), (KindLabel::Any, KindLabel::Any));
+    assert_eq!((a.kind(), index.statistics().counted(&a.uid).kind), (KindLabel::Any, KindLabel::Any));
     choose(&mut index, &a, &["mig"], Instant::now());
     bind(&mut index, &a, "mig");
-    assert_eq!(index.counted(&a.uid).kind, KindLabel::Of(Kind::Mig));
+    assert_eq!(index.statistics().counted(&a.uid).kind, KindLabel::Of(Kind::Mig));
 }

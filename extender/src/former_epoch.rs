@@ -40,7 +40,7 @@ async fn exchange(term: &Arc<Term>, api: &Api<ConfigMap>) {
     term.with(|index| index.rise_over(former.as_ref().and_then(epoch_in)));
     // Until the term answers, its epoch may rise.
     term.until(|index| index.leadership().answers()).await;
-    let object = object(term.with(|index| index.epoch()));
+    let object = object(term.with(|index| index.leadership().epoch()));
     let params = PatchParams::apply("kerf-extender").force();
     let patch = Patch::Apply(&object);
     until_answered("write", || with_timeout(TIMEOUT, api.patch(keys::DEMAND, &params, &patch))).await;
@@ -113,8 +113,8 @@ mod tests {
         let term = Term::new(api.client(), metrics, 1, terms, policies, stop);
         term.with(|index| {
             index.leadership_mut().await_former_epoch();
-            index.nodes_listed();
-            index.pods_listed();
+            index.nodes().end_gpu_node_list();
+            index.end_pod_list();
         });
         assert!(!term.with(|index| index.is_listed()), "it answers by no epoch that may be too low");
         let taking_over = async {
@@ -124,7 +124,7 @@ mod tests {
         };
         let running = async { tokio::join!(run(term.clone(), "kerf-system".to_owned()), taking_over) };
         timeout(TIMEOUT, running).await.unwrap();
-        assert_eq!((written(&api), term.with(|index| index.epoch())), (Some(8), 8));
+        assert_eq!((written(&api), term.with(|index| index.leadership().epoch())), (Some(8), 8));
         assert_eq!(api.requests(&Method::PATCH), 2, "the first failed");
     }
 
@@ -133,7 +133,7 @@ mod tests {
         for (former, epoch) in [(None, 3), (Some(2), 3), (Some(3), 4), (Some(9), 10)] {
             let mut index = ClusterIndex::new(3, Terms::default());
             index.rise_over(former);
-            assert_eq!(index.epoch(), epoch, "{former:?}");
+            assert_eq!(index.leadership().epoch(), epoch, "{former:?}");
         }
     }
 

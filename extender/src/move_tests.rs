@@ -50,7 +50,7 @@ fn without_the_right_to_evict_nobody_moves() {
     for (has_right, evicted) in [(true, vec!["a"]), (false, vec![])] {
         let mut index = running(&pods, now);
         if !has_right {
-            index.move_nobody();
+            index.room_maker().forbid();
         }
         let half = pod("half", HALF);
         filter(&mut index, &half, &["n3"], now);
@@ -85,7 +85,7 @@ fn a_pod_moves_only_to_a_node_on_which_its_owner_wants_it() {
         let movable_to = Some(Arc::new(Destinations { chosen, ..Destinations::default() }));
         index.show_pod(bound(&pod("a", SMALL), "n1", true).with(|template| template.movable_to = movable_to));
         let labels = pool.map(|pool| [("pool".to_owned(), pool.to_owned())].into());
-        index.show_labels("n3".into(), labels);
+        index.nodes().objects().set_labels("n3".into(), labels);
         assert_eq!(evicted_for(&mut index, &pod("whole", WHOLE), now), evicted, "{pool:?}");
     }
 }
@@ -102,8 +102,8 @@ fn a_pod_moves_only_where_it_tolerates_the_taints_and_finds_cpu_and_memory() {
     {
         let mut index = running(&pods, now);
         index.show_pod(bound(&pod("a", SMALL), "n1", true).with(|template| template.compute = asks));
-        index.show_allocatable("n3".into(), Some(has(cpu)));
-        index.show_taints("n3".into(), taints.clone());
+        index.nodes().objects().set_allocatable("n3".into(), Some(has(cpu)));
+        index.nodes().objects().set_taints("n3".into(), taints.clone());
         assert_eq!(evicted_for(&mut index, &pod("whole", WHOLE), now), evicted, "{taints:?} {cpu}");
     }
 }
@@ -127,12 +127,12 @@ fn an_eviction_whose_answer_was_lost_was_made_if_the_pod_is_seen_to_leave() {
     let mut index = running(&pods, now);
     let whole = pod("whole", WHOLE);
     assert_eq!(evicted_for(&mut index, &whole, now), ["a"]);
-    index.eviction_refused(&whole.uid);
+    index.room_maker().refuse(&whole.uid);
     index.show_pod(deleting(&pod("a", SMALL), "n1"));
     for seconds in [50, 100, 150] {
         let later = now + Duration::from_secs(seconds);
         assert!(evicted_for(&mut index, &whole, later).is_empty(), "its grace period is long");
-        assert_eq!(index.expected_on(&whole.uid), Some(&"n1".into()));
+        assert_eq!(index.scheduling().assumed_on(&whole.uid), Some(&"n1".into()));
     }
 }
 

@@ -62,8 +62,9 @@ struct Filler {
 
 impl Filler {
     async fn look(&mut self) {
-        for name in
-            self.term.with(|index| if index.is_listed() { index.unfilled_nodes() } else { Vec::new() })
+        for name in self
+            .term
+            .with(|index| if index.is_listed() { index.node_policies().unfilled_nodes() } else { Vec::new() })
         {
             if let Err(error) = self.fill(&name).await {
                 tracing::warn!(node = %name, %error, "failed to write the node's policy; trying again");
@@ -72,7 +73,8 @@ impl Filler {
     }
 
     async fn fill(&mut self, name: &NodeName) -> Result<(), Unwritten> {
-        let rules = self.term.with(|index| index.rules_of(name).map(Option::<&NodeRules>::cloned));
+        let rules =
+            self.term.with(|index| index.node_policies().rules_of(name).map(Option::<&NodeRules>::cloned));
         let Ok(rules) = rules else { return Ok(()) };
         let wanted = rules.as_ref().and_then(NodeRules::managed).cloned().unwrap_or_default();
         if self.unkept.get(name) == Some(&wanted) {

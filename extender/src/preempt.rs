@@ -59,11 +59,11 @@ pub fn preempt<'n>(
     plans: &[Plan<'n>],
     now: Instant,
 ) -> Preempted<'n> {
-    index.expire(now);
+    index.scheduling().expire(now);
     let mut answer = Preempted { kept: Vec::new(), spared: Vec::new() };
     let on_all = spared_everywhere(index, pod, plans, now);
     if on_all.is_none() {
-        index.drop_assumed(&pod.uid);
+        index.scheduling().forget_assumed(&pod.uid);
     }
     for (node, victims) in plans {
         let helps = on_all.map_or_else(|| helps(index, pod, node, victims).map_err(Spared::Refused), Err);
@@ -79,27 +79,27 @@ pub fn preempt<'n>(
 pub fn tell(index: &mut ClusterIndex, pod: &Candidate, answer: &Preempted<'_>, now: Instant) {
     let is_refused = |(_, why): &(&str, Spared)| matches!(why, Spared::Refused(_));
     if answer.kept.is_empty() && answer.spared.iter().any(is_refused) {
-        index.spared(&pod.uid, &pod.key, note(&answer.spared), now);
+        index.pod_events().spared(&pod.uid, &pod.key, note(&answer.spared), now);
     }
 }
 
 /// Why no pod is evicted for this pod on any node. `None` if each node decides for itself.
 fn spared_everywhere(
-    index: &ClusterIndex,
+    index: &mut ClusterIndex,
     pod: &Candidate,
     plans: &[Plan<'_>],
     now: Instant,
 ) -> Option<Spared> {
-    if index.is_posting(&pod.uid) {
+    if index.bindings().is_pending(&pod.uid) {
         return Some(Spared::BeingBound);
     }
-    if index.is_moved_for(&pod.uid, now) {
+    if index.room_maker().has_begun_for(&pod.uid, now) {
         return Some(Spared::MakingRoom);
     }
     // The victims on the nominated node have left, but the agent has not yet reported their slices as free.
     let elsewhere = |node: &&NodeName| plans.iter().all(|(name, _)| *name != node.as_str());
     let nominated = pod.nominated.as_ref().filter(elsewhere)?;
-    let refused_it = index.was_refused_by(&pod.uid, nominated);
+    let refused_it = index.scheduling().unschedulable().was_offered(&pod.uid, nominated);
     (refused_it && helps(index, pod, nominated.as_str(), &BTreeSet::new()).is_ok())
         .then_some(Spared::Nominated)
 }
@@ -113,10 +113,10 @@ fn helps(
 ) -> Result<(), Refusal> {
     match (index.place_of(&pod.uid), &pod.ask) {
         (Some(place), _) if place.as_str() != node => Err(Refusal::ReservedElsewhere),
-        (Some(place), _) => index.keeps_promises(place),
-        (None, Ok(ask)) => index.serves_without(node, &pod.uid, ask, victims),
+        (Some(place), _) => index.preemption().serves_reserved(place),
+        (None, Ok(ask)) => index.preemption().serves_without(node, &pod.uid, ask, victims),
         (None, Err(Refusal::NotAdmitted)) if !pod.devices.is_empty() => {
-            index.serves_plain_without(node, &pod.uid, &pod.devices, victims)
+            index.preemption().serves_plain_without(node, &pod.uid, &pod.devices, victims)
         }
         (None, Err(refusal)) => Err(*refusal),
     }

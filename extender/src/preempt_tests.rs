@@ -83,7 +83,7 @@ fn a_node_stays_if_the_pod_has_its_slice_there_once_the_victims_are_gone() {
 #[test]
 fn a_node_that_serves_nobody_and_a_pod_that_kerf_did_not_admit_get_nobody_evicted() {
     let mut index = cluster(&["n"]);
-    index.show_node(&gpu_node("away"));
+    index.nodes().show_gpu_node(&gpu_node("away"));
     let p = pod("p", HALF);
     assert_eq!(answer(&mut index, &p, "away", &["cpu"]), Err(Refusal::NotConnected.into()));
     assert_eq!(answer(&mut index, &p, "stranger", &["cpu"]), Err(Refusal::NoAgent.into()));
@@ -146,7 +146,7 @@ fn a_pod_with_a_promise_gets_others_evicted_where_it_has_it_and_nowhere_else() {
     index.close("n2");
     let plans = [("n2", uids(&["b"]))];
     assert_eq!(preempt(&mut index, &p, &plans, Instant::now()).kept, [""; 0], "its agent is not ready");
-    index.begin_binding(&p.uid, &p.key, Instant::now());
+    index.bindings().send(&p.uid, &p.key, Instant::now());
     assert_eq!(preempt(&mut index, &p, &plans, Instant::now()).spared, [("n2", Spared::BeingBound)]);
 }
 
@@ -170,8 +170,8 @@ fn nobody_is_preempted_for_a_pod_for_which_a_movable_one_leaves() {
     filter(&mut index, &whole, &["n1", "n2"], now);
     assert_eq!(index.take_effects().evictions.len(), 1);
     assert_eq!(answer(&mut index, &whole, "cpu-full", &["a"]), Err(Spared::MakingRoom));
-    assert_eq!(index.expected_on(&whole.uid), Some(&"n1".into()), "its place is kept");
-    index.eviction_refused(&whole.uid);
+    assert_eq!(index.scheduling().assumed_on(&whole.uid), Some(&"n1".into()), "its place is kept");
+    index.room_maker().refuse(&whole.uid);
     assert_eq!(answer(&mut index, &whole, "cpu-full", &["a"]), Ok(()));
 }
 
@@ -224,7 +224,7 @@ fn on_a_static_node_the_devices_of_the_victims_count_as_free() {
     let plain = Candidate { ask: Err(Refusal::NotAdmitted), devices: devices.clone(), ..pod("q", HALF) };
     for p in [of_kerf, plain] {
         let mut index = ClusterIndex::new(1, Terms::default());
-        index.show_static("n".into(), Some(replicas()));
+        index.nodes().show_static("n".into(), Some(replicas()));
         let holder = |name| Candidate { devices: devices.clone(), ..pod(name, HALF) };
         index.show_pod(known(&holder("a"), Some("n")));
         assert_eq!(answer(&mut index, &p, "n", &["cpu"]), Ok(()), "{}: one is free", p.key);
@@ -233,7 +233,7 @@ fn on_a_static_node_the_devices_of_the_victims_count_as_free() {
         assert_eq!(answer(&mut index, &p, "n", &["cpu", "b"]), Ok(()), "{}", p.key);
         index.show_pod(KnownPod { deleting: true, ..known(&holder("a"), Some("n")) });
         assert_eq!(answer(&mut index, &p, "n", &["cpu"]), Ok(()), "{}: one is leaving", p.key);
-        index.show_static("n".into(), Some(StaticNode { is_changing: true, ..replicas() }));
+        index.nodes().show_static("n".into(), Some(StaticNode { is_changing: true, ..replicas() }));
         assert_eq!(answer(&mut index, &p, "n", &["b"]), Err(Refusal::LayoutChanging.into()), "{}", p.key);
     }
 }

@@ -30,7 +30,7 @@ pub async fn run(term: Arc<Term>) {
 
 /// Annotates the pods that have room now.
 async fn round(term: &Arc<Term>, count: &mut u64, now: Instant) {
-    let (woken, epoch) = term.with(|index| (index.wake(now), index.epoch()));
+    let (woken, epoch) = term.with(|index| (index.requeue(now), index.leadership().epoch()));
     let numbered = woken.into_iter().map(|(uid, key)| {
         *count += 1;
         (uid, key, format!("{epoch}.{count}"))
@@ -38,7 +38,13 @@ async fn round(term: &Arc<Term>, count: &mut u64, now: Instant) {
     futures::stream::iter(numbered.collect::<Vec<_>>())
         .for_each_concurrent(AT_ONCE, async |(uid, key, mark)| {
             let told = tell(term, &uid, &key, mark).await;
-            term.with(|index| if told { index.told(&uid) } else { index.not_told(&uid, now) });
+            term.with(|index| {
+                if told {
+                    index.scheduling().unschedulable().was_called(&uid);
+                } else {
+                    index.scheduling().unschedulable().was_not_called(&uid, now);
+                }
+            });
         })
         .await;
 }
@@ -92,9 +98,15 @@ mod tests {
         let term = Term::new(api.client(), metrics, 1, terms, policies, stop);
         let ask = Ask::read(Some(&request("nvidia.com/mig-1g.10gb", 1).to_json())).unwrap();
         term.with(|index| {
-            index.nodes_listed();
-            index.pods_listed();
-            index.refused(&"uid-a".into(), &PodKey::new("default", "a"), &ask, &["n"], false);
+            index.nodes().end_gpu_node_list();
+            index.end_pod_list();
+            index.scheduling().unschedulable().refused(
+                &"uid-a".into(),
+                &PodKey::new("default", "a"),
+                &ask,
+                &["n"],
+                false,
+            );
             let _agent = Agent::connected(index, "n");
         });
         api.fail([Fault::Answer(429), Fault::Answer(500)]);
@@ -115,12 +127,18 @@ mod tests {
         let ask = Ask::read(Some(&request("nvidia.com/mig-1g.10gb", 1).to_json())).unwrap();
         api.fail([Fault::NoReply]);
         term.with(|index| {
-            index.set_limits(Limits { reservation: Duration::ZERO, ..Limits::default() });
-            index.nodes_listed();
-            index.pods_listed();
-            index.refused(&"uid-a".into(), &PodKey::new("default", "a"), &ask, &["n"], false);
+            index.bindings().set_limits(Limits { reservation: Duration::ZERO, ..Limits::default() });
+            index.nodes().end_gpu_node_list();
+            index.end_pod_list();
+            index.scheduling().unschedulable().refused(
+                &"uid-a".into(),
+                &PodKey::new("default", "a"),
+                &ask,
+                &["n"],
+                false,
+            );
             let _agent = Agent::connected(index, "n");
-            index.show_static("s".into(), Some(static_node(&[], &[("gpu", 8)])));
+            index.nodes().show_static("s".into(), Some(static_node(&[], &[("gpu", 8)])));
         });
         tokio::spawn(run(term.clone()));
         tokio::spawn(timers::run(term.clone()));
@@ -131,7 +149,7 @@ mod tests {
         let pod: SlicedPod = serde_json::from_value(json!({"metadata": metadata})).unwrap();
         let devices = [("nvidia.com/gpu".parse().unwrap(), 1)].into();
         let pod = KnownPod::from(pod).with(|template| template.devices = Arc::new(devices));
-        term.with(|index| index.reserve_plain(&pod, &"s".into())).unwrap();
+        term.with(|index| index.reserving().reserve_plain(&pod, &"s".into())).unwrap();
         tokio::time::sleep(timers::INTERVAL * 2).await;
         assert!(term.with(|index| index.place_of(&pod.uid).is_none()), "its lifetime is over");
     }

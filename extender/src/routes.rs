@@ -148,7 +148,7 @@ async fn bind_answer(shared: &Shared, body: &[u8]) -> (String, KindLabel, Outcom
     let uid = bind.uid.clone();
     let bound = bind::bind(&term, bind, shared.bind_timeout).await;
     // The pod's slice is chosen by now, if it gets one.
-    let kind = term.with(|index| index.counted(&uid)).kind;
+    let kind = term.with(|index| index.statistics().counted(&uid)).kind;
     match bound {
         Ok(()) => (String::new(), kind, Outcome::Ok),
         Err(error) => (error.to_string(), kind, error.outcome()),

@@ -155,9 +155,9 @@ impl Leader {
         let term =
             Term::new(api.client(), metrics, EPOCH, Terms::default(), PolicySource::default(), stop.clone());
         term.with(|index| {
-            index.show_node(&gpu_node("n"));
-            index.nodes_listed();
-            index.pods_listed();
+            index.nodes().show_gpu_node(&gpu_node("n"));
+            index.nodes().end_gpu_node_list();
+            index.end_pod_list();
             index.take_over();
         });
         let args = ["kerf-extender", "--agents-address=127.0.0.1:0", "--agents-unauthenticated"];
@@ -182,7 +182,7 @@ impl Leader {
 
     pub async fn connected(&self, is_connected: bool) {
         let mut changes = self.term.watch_node(&"n".into());
-        while self.term.with(|index| index.connection_of(&"n".into()).is_some()) != is_connected {
+        while self.term.with(|index| index.managed().connection_of(&"n".into()).is_some()) != is_connected {
             changes.changed().await.unwrap();
         }
     }

@@ -276,8 +276,10 @@ impl Term {
         }
         if let OrderKind::Release { uid, .. } = &order.kind {
             self.with(|index| match answer {
-                Some(Err(Rejection::BindingOpen)) => index.release_rejected(uid, &node, connection),
-                _ => index.release_answered(uid, &node, connection),
+                Some(Err(Rejection::BindingOpen)) => {
+                    index.nodes().agents().reject_release(uid, &node, connection);
+                }
+                _ => index.nodes().agents().answer_release(uid, &node, connection),
             });
         }
     }
@@ -294,7 +296,7 @@ impl EffectHandler for Term {
             tokio::spawn(async move {
                 let makes_room_for = eviction.makes_room_for.clone();
                 if !evict::evict(&term.client, &term.metrics, &term.events, eviction).await {
-                    term.with(|index| index.eviction_refused(&makes_room_for));
+                    term.with(|index| index.room_maker().refuse(&makes_room_for));
                 }
             });
         }

@@ -33,7 +33,7 @@ pub async fn run(term: Arc<Term>) {
 /// Closes nodes whose agents are late with an answer, until they have answered.
 pub(crate) fn look_for_answers(term: &Term, within: Duration) {
     let silent = term.cluster.agents.silent(within);
-    for (node, is_silent) in term.with(|index| index.show_silent(&silent)) {
+    for (node, is_silent) in term.with(|index| index.nodes().agents().set_unresponsive(&silent)) {
         if is_silent {
             tracing::warn!(%node, ?within, "agent is late with an answer, the node counts as full until it answers");
         } else {

@@ -75,11 +75,11 @@ impl Queue {
     fn end(&mut self) {
         let Some(uid) = self.running.take() else { return };
         self.index.pod_gone(&uid);
-        let woken: Vec<PodUid> = self.index.wake(self.now).into_iter().map(|(uid, _)| uid).collect();
+        let woken: Vec<PodUid> = self.index.requeue(self.now).into_iter().map(|(uid, _)| uid).collect();
         let first: Vec<PodUid> = self.pending.first().map(|pod| pod.uid.clone()).into_iter().collect();
         assert_eq!(woken, first, "the longest waiting is called, and nobody else");
         if let Some(uid) = first.first() {
-            self.index.told(uid);
+            self.index.scheduling().unschedulable().was_called(uid);
             self.schedule(0);
             assert_eq!(self.running.as_ref(), Some(uid), "there is room for whoever is called");
         }
@@ -108,6 +108,6 @@ fn a_new_leader_calls_pods_in_the_order_of_their_creation() {
         index.show_pod(KnownPod { created, ..unbound(pod) });
     }
     index.begin();
-    let woken: Vec<PodUid> = index.wake(Instant::now()).into_iter().map(|(uid, _)| uid).collect();
+    let woken: Vec<PodUid> = index.requeue(Instant::now()).into_iter().map(|(uid, _)| uid).collect();
     assert_eq!(woken, pods.into_iter().map(|pod| pod.uid).collect::<Vec<_>>());
 }

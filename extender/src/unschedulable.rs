@@ -80,22 +80,30 @@ pub struct Unschedulable {
     last: u64,
     changed: BTreeSet<NodeName>,
     called: HashMap<PodUid, Called>,
+    /// Whether the pods that a former leader refused were taken over.
+    has_adopted: bool,
 }
 
 impl Unschedulable {
+    /// Whether the pods that a former leader refused are still to be taken over. From then on they count as such.
+    pub fn adopt(&mut self) -> bool {
+        !std::mem::replace(&mut self.has_adopted, true)
+    }
+
     /// Adds a pod that all `offered` nodes refused, or that its namespace's quota held back.
-    pub fn refused(&mut self, uid: PodUid, key: PodKey, ask: Ask, offered: &[&str], held_back: bool) {
-        self.looked_at(&uid);
+    pub fn refused(&mut self, uid: &PodUid, key: &PodKey, ask: &Ask, offered: &[&str], held_back: bool) {
+        self.looked_at(uid);
         let same = |set: &BTreeSet<NodeName>| {
             set.len() == offered.len() && offered.iter().all(|name| set.contains(*name))
         };
-        let group = self.group_of(&ask, same).unwrap_or_else(|| {
+        let group = self.group_of(ask, same).unwrap_or_else(|| {
             let offered = Arc::new(offered.iter().map(|name| NodeName::new(*name)).collect());
-            self.add_group(Search { ask, offered, held_back })
+            self.add_group(Search { ask: ask.clone(), offered, held_back })
         });
-        let turn = self.firsts.get(&uid).copied().unwrap_or_else(|| self.next_turn());
+        let turn = self.firsts.get(uid).copied().unwrap_or_else(|| self.next_turn());
         self.firsts.insert(uid.clone(), turn);
-        self.keep(turn, Waiter { uid, key, group, failures: 0 }, held_back);
+        let waiter = Waiter { uid: uid.clone(), key: key.clone(), group, failures: 0 };
+        self.keep(turn, waiter, held_back);
     }
 
     fn next_turn(&mut self) -> Turn {

@@ -6,7 +6,7 @@ fn ask(resource: &str) -> Ask {
 }
 
 fn refuse(waiting: &mut Unschedulable, pod: &str, ask: &Ask, offered: &[&str]) -> Turn {
-    waiting.refused(pod.into(), PodKey::new("default", pod), ask.clone(), offered, false);
+    waiting.refused(&pod.into(), &PodKey::new("default", pod), ask, offered, false);
     waiting.turn_of(&pod.into()).unwrap()
 }
 
@@ -61,7 +61,7 @@ fn those_that_came_last_are_forgotten_beyond_the_most() {
     for pod in 0..MOST {
         refuse(&mut waiting, &pod.to_string(), &small, &["n"]);
     }
-    waiting.refused("late".into(), PodKey::new("default", "late"), small, &["n"], false);
+    waiting.refused(&"late".into(), &PodKey::new("default", "late"), &small, &["n"], false);
     assert_eq!((waiting.pods().count(), waiting.turn_of(&"late".into())), (MOST, None));
     assert_eq!((waiting.firsts.len(), waiting.turn_of(&"0".into()).is_some()), (MOST, true));
 }

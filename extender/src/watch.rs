@@ -9,7 +9,6 @@
 //! found.
 
 use crate::cluster::Cluster;
-use crate::cluster_index::ClusterIndex;
 use crate::compute::Compute;
 use crate::gpu_node_view::GpuNodeView;
 use crate::node_view::NodeView;
@@ -34,7 +33,7 @@ const BOUND_AND_ALIVE: &str = "spec.nodeName!=,status.phase!=Succeeded,status.ph
 
 /// Feeds the index until `stop`, whether this replica leads or not.
 pub async fn run(cluster: Arc<Cluster>, client: kube::Client, stop: CancellationToken) {
-    cluster.with(ClusterIndex::await_statics);
+    cluster.with(|index| index.nodes().objects().await_lists());
     let config = Config::default().timeout(WATCH_SECONDS);
     let pods_config = config.clone().labels(&format!("{}=true", keys::SLICED));
     let others_config = config.clone().labels(&format!("{}!=true", keys::SLICED)).fields(BOUND_AND_ALIVE);
@@ -100,55 +99,55 @@ where
 
 fn tell_gpu_node(cluster: &Cluster, event: Event<GpuNodeView>) {
     cluster.with(|index| match event {
-        Event::Init => index.nodes_listing(),
-        Event::InitApply(node) | Event::Apply(node) => index.show_node(&node.into()),
-        Event::Delete(node) => index.remove_node(&GpuNode::from(node).name()),
-        Event::InitDone => index.nodes_listed(),
+        Event::Init => index.nodes().begin_gpu_node_list(),
+        Event::InitApply(node) | Event::Apply(node) => index.nodes().show_gpu_node(&node.into()),
+        Event::Delete(node) => index.nodes().remove_gpu_node(&GpuNode::from(node).name()),
+        Event::InitDone => index.nodes().end_gpu_node_list(),
     });
 }
 
 fn tell_node(cluster: &Cluster, event: Event<NodeView>) {
     match event {
         Event::InitApply(node) | Event::Apply(node) => cluster.with(|index| {
-            let node = node.into_machine();
-            index.show_shut(node.name(), node.is_shut());
-            index
-                .show_allocatable(node.name(), Some(node.allocatable().map(Compute::of).unwrap_or_default()));
-            index.show_static(node.name(), node.static_node());
-            index.show_taints(node.name(), node.taints().to_vec());
-            index.show_user_namespaces(&node.name(), node.has_user_namespaces());
-            index.show_labels(node.name(), Some(node.metadata.labels.unwrap_or_default()));
+            let (node, mut nodes) = (node.into_machine(), index.nodes());
+            let allocatable = node.allocatable().map(Compute::of).unwrap_or_default();
+            nodes.objects().set_closed(node.name(), node.is_shut());
+            nodes.objects().set_allocatable(node.name(), Some(allocatable));
+            nodes.show_static(node.name(), node.static_node());
+            nodes.objects().set_taints(node.name(), node.taints().to_vec());
+            nodes.show_user_namespaces(&node.name(), node.has_user_namespaces());
+            nodes.objects().set_labels(node.name(), Some(node.metadata.labels.unwrap_or_default()));
         }),
         Event::Delete(node) => cluster.with(|index| {
-            let node = node.into_machine();
-            index.show_shut(node.name(), false);
-            index.show_allocatable(node.name(), None);
-            index.show_static(node.name(), None);
-            index.show_taints(node.name(), Vec::new());
-            index.show_user_namespaces(&node.name(), true);
-            index.show_labels(node.name(), None);
+            let (node, mut nodes) = (node.into_machine(), index.nodes());
+            nodes.objects().set_closed(node.name(), false);
+            nodes.objects().set_allocatable(node.name(), None);
+            nodes.show_static(node.name(), None);
+            nodes.objects().set_taints(node.name(), Vec::new());
+            nodes.show_user_namespaces(&node.name(), true);
+            nodes.objects().set_labels(node.name(), None);
         }),
-        Event::Init => cluster.with(ClusterIndex::machines_listing),
-        Event::InitDone => cluster.with(ClusterIndex::machines_listed),
+        Event::Init => cluster.with(|index| index.nodes().objects().begin_list()),
+        Event::InitDone => cluster.with(|index| index.nodes().end_node_list()),
     }
 }
 
 fn tell_other(cluster: &Cluster, event: Event<SlicedPod>) {
     cluster.with(|index| match event {
-        Event::Init => index.others_listing(),
-        Event::InitApply(pod) | Event::Apply(pod) => index.show_other(&KnownPod::from(pod)),
-        Event::Delete(pod) => index.hide_other(&KnownPod::from(pod).uid),
-        Event::InitDone => index.others_listed(),
+        Event::Init => index.nodes().objects().begin_unlabelled_list(),
+        Event::InitApply(pod) | Event::Apply(pod) => index.nodes().show_unlabelled(&KnownPod::from(pod)),
+        Event::Delete(pod) => index.nodes().hide_unlabelled(&KnownPod::from(pod).uid),
+        Event::InitDone => index.nodes().end_unlabelled_list(),
     });
 }
 
 fn tell_pod(cluster: &Cluster, event: Event<SlicedPod>) {
     cluster.with(|index| match event {
-        Event::Init => index.pods_listing(),
+        Event::Init => index.begin_pod_list(),
         Event::InitApply(pod) => index.show_pod(KnownPod::from(pod)),
         Event::Apply(pod) => index.show_pod(KnownPod::from(pod).seen(Timestamp::now())),
         Event::Delete(pod) => index.hide_pod(&KnownPod::from(pod)),
-        Event::InitDone => index.pods_listed(),
+        Event::InitDone => index.end_pod_list(),
     });
 }
 

@@ -39,7 +39,7 @@ impl Agents for Sessions {
         let node = connection.node();
         tracing::info!(%node, connection = connection.id(), %end, "connection of an agent ended");
         self.cluster.agents.remove(connection);
-        self.cluster.with(|index| index.end_copy(node, connection.id()));
+        self.cluster.with(|index| index.nodes().agents().disconnect(node, connection.id()));
     }
 }
 
@@ -49,13 +49,13 @@ impl Sessions {
         let (node, id) = (connection.node(), connection.id());
         self.cluster.with(|index| {
             match change {
-                Ok(change) => index.show_copy(node, id, change),
+                Ok(change) => index.nodes().agents().report(node, id, change),
                 Err(error) => {
                     tracing::error!(%node, %error, "unreadable report of an agent, the node counts as full");
-                    index.show_unreadable_copy(node, id);
+                    index.nodes().agents().report_unreadable(node, id);
                 }
             }
-            index.node(node).map_or(0, |node| node.status.slices.len())
+            index.managed().get(node).map_or(0, |node| node.status.slices.len())
         })
     }
 }

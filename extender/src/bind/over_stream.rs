@@ -53,12 +53,12 @@ impl Bind {
     fn propose(&self, term: &Arc<Term>, ask: Option<Ask>) -> Result<(Proposal, u64), BindError> {
         let (proposal, connection, is_first, counted) = term.with(|index| {
             let is_first = index.place_of(&self.uid).is_none();
-            let proposal = index.propose(&self.uid, &self.key, &self.node, ask)?;
+            let proposal = index.reserving().propose(&self.uid, &self.key, &self.node, ask)?;
             if is_first {
-                index.set_out(&self.uid, std::time::Instant::now());
+                index.reserving().stages().start_stages(&self.uid, std::time::Instant::now());
             }
-            let connection = index.connection_of(&self.node);
-            Ok::<_, Unreservable>((proposal, connection, is_first, index.counted(&self.uid)))
+            let connection = index.managed().connection_of(&self.node);
+            Ok::<_, Unreservable>((proposal, connection, is_first, index.statistics().counted(&self.uid)))
         })?;
         if is_first {
             term.metrics.reserved(counted, Timestamp::now());
@@ -80,12 +80,13 @@ impl ApiFailure {
         match answer {
             Ok(_) => {
                 tracing::info!(pod = %key, %uid, %node, "reserved");
-                self.term.with(|index| index.note_accepted(uid, std::time::Instant::now()));
+                self.term
+                    .with(|index| index.reserving().stages().set_accepted(uid, std::time::Instant::now()));
             }
             Err(rejection) => {
                 tracing::info!(pod = %key, %uid, %node, %rejection, "agent rejected the reservation");
                 let now = std::time::Instant::now();
-                self.term.with(|index| index.rejected(uid, node, self.connection, now));
+                self.term.with(|index| index.reserving().reject(uid, node, self.connection, now));
             }
         }
     }
@@ -93,7 +94,8 @@ impl ApiFailure {
 
 impl Drop for ApiFailure {
     fn drop(&mut self) {
-        self.term.with(|index| index.answered(&self.bind.uid, &self.bind.node, self.connection));
+        self.term
+            .with(|index| index.nodes().agents().answer(&self.bind.uid, &self.bind.node, self.connection));
     }
 }
 
@@ -125,7 +127,8 @@ impl<'b> StreamBind<'b> {
         gate: Instant,
     ) -> Self {
         let began = Instant::now();
-        let (epoch, limits) = term.with(|index| (index.epoch(), index.ledger_limits()));
+        let (epoch, limits) =
+            term.with(|index| (index.leadership().epoch(), index.bindings().ledger_limits()));
         let moment = Moment(gate.saturating_duration_since(began));
         Self {
             bind,
@@ -210,17 +213,17 @@ impl<'b> StreamBind<'b> {
         let (now, lease) = (self.now(), self.lease());
         let Self { bind: Bind { uid, node, .. }, connection, progress, .. } = self;
         self.term.with(|index| {
-            if index.connection_of(node) != Some(connection.id()) {
+            if index.managed().connection_of(node) != Some(connection.id()) {
                 return progress.on(&Input::Disconnected, now, lease);
             }
-            progress.on(&Input::Shown(index.shown_slices(uid, node)), now, lease)
+            progress.on(&Input::Shown(index.reserving().shown_slices(uid, node)), now, lease)
         })
     }
 
     /// Sends an order once the agent's window has room. Returns the actions that follow if it is not sent.
     async fn send(&mut self, order: Order) -> Vec<Action> {
         if let OrderKind::Mark { uid, .. } = &order.kind {
-            self.term.with(|index| index.note_ready(uid, std::time::Instant::now()));
+            self.term.with(|index| index.reserving().stages().set_ready(uid, std::time::Instant::now()));
         }
         if !matches!(order.kind, OrderKind::Reserve(_) | OrderKind::Mark { .. }) {
             self.tell(order);
@@ -264,7 +267,8 @@ impl<'b> StreamBind<'b> {
 
     async fn post(&self) -> Result<(), BindError> {
         let Bind { uid, node, .. } = self.bind;
-        let assignment = self.term.with(|index| index.assignment_of(uid, node)).ok_or(BindError::Lost)?;
+        let assignment =
+            self.term.with(|index| index.reserving().assignment_of(uid, node)).ok_or(BindError::Lost)?;
         self.bind.post(self.term, Some(assignment), self.gate + POST_GRACE).await
     }
 }

@@ -1,14 +1,15 @@
 //! Tests which pods no node could ever serve.
 
 use super::super::tests::{index, known};
-use super::*;
+use crate::cluster_index::ClusterIndex;
 use crate::metric_labels::PendingReason;
+use crate::pod::KnownPod;
 use kerf_core::contract::{ConditionStatus, GpuNodeStatus};
 use kerf_core::kind::Kind;
 use kerf_core::testing::node_status;
 
 fn hopeless(index: &mut ClusterIndex) -> Vec<String> {
-    let never = index.pending().into_iter().filter(|pod| pod.reason == PendingReason::Never);
+    let never = index.scheduling().pending().into_iter().filter(|pod| pod.reason == PendingReason::Never);
     let mut names: Vec<_> = never.map(|pod| pod.uid.as_str().trim_start_matches("uid-").to_owned()).collect();
     names.sort();
     names
@@ -29,7 +30,7 @@ fn not_ready(mut status: GpuNodeStatus) -> GpuNodeStatus {
 #[test]
 fn a_node_could_serve_a_pod_once_its_agent_is_there_and_a_cordoned_one_is_offered_to_nobody() {
     let mut index = index();
-    index.remove_node(&"n".into());
+    index.nodes().remove_gpu_node(&"n".into());
     for pod in [
         known("a", None),
         known("b", None),
@@ -48,9 +49,9 @@ fn a_node_could_serve_a_pod_once_its_agent_is_there_and_a_cordoned_one_is_offere
     assert!(hopeless(&mut index).is_empty(), "it could, once its agent is there");
     index.add("starts", node_status(&["H100-80GB"]));
     assert!(hopeless(&mut index).is_empty());
-    index.show_shut("starts".into(), true);
+    index.nodes().objects().set_closed("starts".into(), true);
     assert_eq!(hopeless(&mut index), ["a", "b"], "a cordoned node is offered to nobody");
-    index.show_shut("starts".into(), false);
+    index.nodes().objects().set_closed("starts".into(), false);
     assert!(hopeless(&mut index).is_empty());
     index.disconnect("starts");
     assert!(hopeless(&mut index).is_empty(), "nobody knows what it has");
@@ -62,6 +63,7 @@ fn gated_pods_are_not_among_those_that_a_former_leader_refused() {
     index.add("n", node_status(&["H100-80GB"]));
     index.show_pod(KnownPod { gated: true, ..known("gated", None) });
     index.show_pod(known("a", None));
-    let woken: Vec<_> = index.wake(std::time::Instant::now()).into_iter().map(|(_, pod)| pod.name).collect();
+    let woken: Vec<_> =
+        index.requeue(std::time::Instant::now()).into_iter().map(|(_, pod)| pod.name).collect();
     assert_eq!(woken, ["a"]);
 }

@@ -1,6 +1,6 @@
 //! Whether a pod whose resource name fixes its kind could be served by another kind of its class.
 
-use super::ClusterIndex;
+use super::scheduling::Scheduling;
 use crate::ask::Ask;
 use crate::pod::KnownPod;
 use hashbrown::HashMap;
@@ -42,20 +42,7 @@ impl fmt::Display for AnotherKind {
 /// the request as it is.
 type Alternatives = HashMap<Arc<str>, Option<(Ask, Vec<(Place, NodeName)>)>>;
 
-impl ClusterIndex {
-    /// The pods that could be scheduled but have no reservation, no Binding under way and no assumed place.
-    #[must_use]
-    pub fn unplaced(&self) -> Vec<PodUid> {
-        let is_unplaced = |pod: &&KnownPod| {
-            let uid = &pod.uid;
-            !pod.gated
-                && self.place_of(uid).is_none()
-                && !self.is_posting(uid)
-                && self.expected_on(uid).is_none()
-        };
-        self.admitted().filter(is_unplaced).map(|pod| pod.uid.clone()).collect()
-    }
-
+impl Scheduling<'_> {
     /// Finds, among pods that have been pending for these times, those that another kind would serve, on a node that
     /// they may go to.
     pub fn served_by_another_kind(
@@ -84,7 +71,7 @@ impl ClusterIndex {
         let alternatives = known.entry(ask.text.clone()).or_insert_with(|| self.alternatives(&pod.uid, &ask));
         let (anew, places) = alternatives.as_ref()?;
         let may_go = |name: &NodeName| {
-            let (labels, taints) = (self.machines.labels(name), self.machines.taints(name));
+            let (labels, taints) = (self.objects.labels(name), self.objects.taints(name));
             pod.template.pending_to.as_ref().is_some_and(|to| to.admit_by_any_kind(name, labels, taints))
         };
         let (place, node) = places.iter().find(|(_, name)| may_go(name))?;

@@ -5,11 +5,12 @@
 //! A pod in the scheduler's backoff may come late or never, so its reservation makes way for a pod whose bind is open.
 //! Its slice stays, idle.
 
-use super::{ClusterIndex, Why};
+use super::effects::Why;
+use super::reserving::Reserving;
 use kerf_core::contract::{SliceState, Wanted};
 use kerf_core::names::{NodeName, PodUid};
 
-impl ClusterIndex {
+impl Reserving<'_> {
     /// Releases the unused reservations that block the pod's slices on this node. If two pods block each other, the one
     /// with an open bind goes on. If both have one, the bind that ends last goes on.
     pub(super) fn clear_the_way(&mut self, uid: &PodUid, name: &NodeName) {
@@ -22,7 +23,7 @@ impl ClusterIndex {
 
     /// The pods whose reservations block the pod's slices, as the agent reports them.
     fn blocking(&self, uid: &PodUid, name: &NodeName) -> Vec<PodUid> {
-        let Some(node) = self.nodes.get(name) else { return Vec::new() };
+        let Some(node) = self.nodes.managed.get(name) else { return Vec::new() };
         let wanted: Vec<Wanted<'_>> = node.wanted().collect();
         let observed = |slice: &Wanted<'_>| node.status.slice(slice.id);
         let is_in = |slice: &Wanted<'_>, state| observed(slice).is_some_and(|s| s.state == state);

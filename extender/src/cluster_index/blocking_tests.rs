@@ -9,7 +9,7 @@ fn two() -> Scene {
     let mut index = index();
     for pod in ["a", "b"] {
         reserve(&mut index, pod);
-        index.begin_bind(&uid(pod));
+        index.bindings().begin(&uid(pod));
     }
     index.cut("n", false);
     index.show_slice("n", 1, |slice| (slice.state, slice.ready_for) = (SliceState::Waiting, None));
@@ -18,7 +18,7 @@ fn two() -> Scene {
 }
 
 fn released(index: &mut Scene) -> Vec<Why> {
-    index.shown_slices(&uid("b"), &"n".into());
+    index.reserving().shown_slices(&uid("b"), &"n".into());
     index.take_effects().released.into_iter().map(|released| released.why).collect()
 }
 
@@ -26,7 +26,7 @@ fn released(index: &mut Scene) -> Vec<Why> {
 fn a_pod_in_backoff_makes_way_for_one_that_is_being_bound() {
     let mut index = two();
     assert_eq!(released(&mut index), [], "both are being bound");
-    index.end_bind(&uid("a"), &"n".into(), Instant::now());
+    index.reserving().end_bind(&uid("a"), &"n".into(), Instant::now());
     assert!(index.take_effects().changed.contains("n"), "who waits looks again");
     assert_eq!(released(&mut index), [Why::Blocking]);
     assert!(index.place_of(&uid("a")).is_none() && index.place_of(&uid("b")).is_some());
@@ -36,9 +36,9 @@ fn a_pod_in_backoff_makes_way_for_one_that_is_being_bound() {
 fn one_whose_binding_may_be_made_makes_no_way() {
     let mut index = two();
     let until = Instant::now();
-    index.begin_binding(&uid("a"), &PodKey::new("default", "a"), until);
-    index.end_bind(&uid("a"), &"n".into(), Instant::now());
+    index.bindings().send(&uid("a"), &PodKey::new("default", "a"), until);
+    index.reserving().end_bind(&uid("a"), &"n".into(), Instant::now());
     assert_eq!(released(&mut index), []);
-    index.post_refused(&uid("a"), until);
+    index.reserving().refuse_binding(&uid("a"), until);
     assert_eq!(released(&mut index), [Why::Blocking]);
 }

@@ -1,6 +1,7 @@
 //! What the caller has to do after a change of the index, which does no I/O itself.
 
-use super::{Eviction, HeldBack, NobodyPreempted, NodeOrder};
+use super::managed_nodes::NodeOrder;
+use super::pod_events::{HeldBack, NobodyPreempted};
 use kerf_core::names::{NodeName, PodKey, PodUid};
 use std::collections::BTreeSet;
 use std::fmt;
@@ -26,6 +27,18 @@ pub struct Effects {
     pub deposed: bool,
     /// A term that waits on the index must check again: a list has ended, or something has to be read again.
     pub progress: bool,
+}
+
+/// A pod that is to be evicted.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Eviction {
+    pub uid: PodUid,
+    pub pod: PodKey,
+    pub node: NodeName,
+    /// The UID of the pod that gets the room.
+    pub makes_room_for: PodUid,
+    /// The namespace and name of that pod.
+    pub makes_room_for_pod: PodKey,
 }
 
 /// A reservation that was released.

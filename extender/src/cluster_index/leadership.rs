@@ -60,7 +60,6 @@ impl Leadership {
         self.role = Role::Answers;
     }
 
-    /// Ends the term.
     pub(super) fn end(&mut self) {
         let Self { epoch, highest_epoch, .. } = *self;
         *self = Self { epoch, highest_epoch, ..Self::default() };

@@ -1,9 +1,11 @@
 use super::super::scene::Scene;
 use super::super::tests::{index, known, reserve, uid};
 use super::*;
+use crate::cluster_index::ClusterIndex;
 use crate::filter::{Candidate, filter};
 use kerf_core::names::PodKey;
 use kerf_core::static_node::Devices;
+use std::time::Duration;
 
 const LIFETIME: Duration = Duration::from_mins(1);
 
@@ -32,12 +34,12 @@ fn only_a_bind_renews_the_lifetime() {
     let (mut index, start) = (index(), Instant::now());
     reserve(&mut index, "a");
     index.tick(start);
-    index.begin_bind(&uid("a"));
-    index.begin_bind(&uid("a"));
-    index.end_bind(&uid("a"), &"n".into(), start + LIFETIME);
+    index.bindings().begin(&uid("a"));
+    index.bindings().begin(&uid("a"));
+    index.reserving().end_bind(&uid("a"), &"n".into(), start + LIFETIME);
     index.tick(start + LIFETIME * 3);
     assert_eq!(released(&mut index), [], "a bind is open");
-    index.end_bind(&uid("a"), &"n".into(), start + LIFETIME * 3);
+    index.reserving().end_bind(&uid("a"), &"n".into(), start + LIFETIME * 3);
     index.tick(start + LIFETIME.mul_f32(3.9));
     assert_eq!(released(&mut index), []);
     index.tick(start + LIFETIME * 4);
@@ -82,7 +84,7 @@ fn a_reservation_of_a_pod_that_is_bound_or_may_be_does_not_expire() {
             // The watch shows an event from before the bind.
             index.show_pod(known("a", None));
         },
-        |index| index.begin_binding(&uid("a"), &key(), Instant::now()),
+        |index| index.bindings().send(&uid("a"), &key(), Instant::now()),
         // Its label was removed, so it may have been bound since.
         |index| index.hide_pod(&known("a", None)),
     ];

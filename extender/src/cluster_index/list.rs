@@ -34,7 +34,6 @@ impl<K: Clone + Eq + Hash> List<K> {
         self.has_ended
     }
 
-    /// Starts a list.
     pub fn begin(&mut self) {
         self.shown = Some(HashSet::new());
     }

@@ -1,29 +1,33 @@
 //! Finds nodes whose policies differ from the admins' documents.
 
-use super::ClusterIndex;
+use super::managed_nodes::ManagedNodes;
+use super::node_objects::NodeObjects;
+use super::quotas::Quotas;
 use kerf_core::contract::NodePolicy;
 use kerf_core::names::NodeName;
 use kerf_core::policy::NodeRules;
-use std::collections::BTreeMap;
 
-impl ClusterIndex {
-    /// Sets the labels of the Node of this name; `None` if it is gone.
-    pub fn show_labels(&mut self, name: NodeName, labels: Option<BTreeMap<String, String>>) {
-        self.machines.set_labels(name, labels);
-    }
+/// What decides the policies of nodes.
+#[derive(Debug)]
+pub struct NodePolicies<'i> {
+    pub(super) managed: &'i ManagedNodes,
+    pub(super) objects: &'i NodeObjects,
+    pub(super) quotas: &'i Quotas,
+}
 
+impl<'i> NodePolicies<'i> {
     /// The document for a node. `Err` while its labels are not known, because any document may match it.
-    pub fn rules_of(&self, name: &NodeName) -> Result<Option<&NodeRules>, UnknownNode> {
-        let labels = self.machines.labels(name).ok_or(UnknownNode)?;
+    pub fn rules_of(&self, name: &NodeName) -> Result<Option<&'i NodeRules>, UnknownNode> {
+        let labels = self.objects.labels(name).ok_or(UnknownNode)?;
         Ok(self.quotas.policies().of_node(name, labels))
     }
 
     /// The nodes whose policy differs from the documents.
     #[must_use]
     pub fn unfilled_nodes(&self) -> Vec<NodeName> {
-        let unfilled = self.nodes.iter().filter(|(name, node)| {
-            let (Some(policy), Ok(rules)) = (&node.written_policy, self.rules_of(name)) else { return false };
-            is_due(node.filled_by.as_deref(), policy, rules)
+        let unfilled = self.managed.iter().filter(|(name, node)| {
+            let (Some(policy), Ok(rules)) = (&node.written.policy, self.rules_of(name)) else { return false };
+            is_due(node.written.filled_by.as_deref(), policy, rules)
         });
         unfilled.map(|(name, _)| name.clone()).collect()
     }

@@ -1,9 +1,8 @@
 //! The kinds that a pod's policy prefers to the one that it gets, and why nodes do not serve them. The result is for
 //! people only.
 
-use super::ClusterIndex;
-use super::leading::Lead;
-use super::machines::Machines;
+use super::node_objects::NodeObjects;
+use super::scheduling::Scheduling;
 use crate::ask::Ask;
 use crate::destinations::is_tainted_for;
 use hashbrown::HashSet;
@@ -25,7 +24,7 @@ pub struct Offer<'o> {
     pub tolerated: &'o [Toleration],
 }
 
-impl ClusterIndex {
+impl Scheduling<'_> {
     /// The preferred kinds that are passed over for a pod that this plan serves.
     pub fn passed(&mut self, ask: &Ask, chosen: &KindPlan, offer: Offer<'_>) -> Vec<PassedKind> {
         let preferred = chosen.preferred(&ask.document);
@@ -45,12 +44,12 @@ impl ClusterIndex {
         offer: Offer<'_>,
     ) -> PassedKind {
         let mut passed = PassedKind::new(kind);
-        let Self { nodes, lead: Lead { assumed, .. }, fleet, machines, .. } = self;
-        for (name, node) in nodes.read(assumed, fleet) {
+        let (nodes, fleet) = self.managed.read(self.assumed);
+        for (name, node) in nodes {
             let verdict = match offered.contains(name.as_str()) {
                 true => SchedulerVerdict::Offered,
                 false if !offer.is_complete => continue,
-                false if is_tainted(machines, name, offer.tolerated) => SchedulerVerdict::Tainted,
+                false if is_tainted(self.objects, name, offer.tolerated) => SchedulerVerdict::Tainted,
                 false => SchedulerVerdict::Excluded,
             };
             passed.count(node.place_by(ask, plan, fleet), verdict);
@@ -59,8 +58,8 @@ impl ClusterIndex {
     }
 }
 
-fn is_tainted(machines: &Machines, name: &NodeName, tolerated: &[Toleration]) -> bool {
-    machines.taints(name).is_some_and(|taints| is_tainted_for(taints, tolerated))
+fn is_tainted(objects: &NodeObjects, name: &NodeName, tolerated: &[Toleration]) -> bool {
+    objects.taints(name).is_some_and(|taints| is_tainted_for(taints, tolerated))
 }
 
 #[cfg(test)]

@@ -21,8 +21,8 @@ fn index() -> Scene {
     let nodes = ["free", "spot", "slow", "full"].map(|name| (name, T4));
     let h100: (&str, &[&str]) = ("mig", &["H100-80GB"]);
     let mut index = neutral_cluster(&[&nodes[..], &[h100]].concat());
-    index.show_taints("spot".into(), taint("NoSchedule"));
-    index.show_taints("slow".into(), taint("PreferNoSchedule"));
+    index.nodes().objects().set_taints("spot".into(), taint("NoSchedule"));
+    index.nodes().objects().set_taints("slow".into(), taint("PreferNoSchedule"));
     let share = of_kinds("share", &[Kind::Mps]);
     index.reserve(&share.uid, &share.key, &"full".into(), share.ask.ok()).unwrap();
     index
@@ -32,7 +32,7 @@ fn passed(index: &mut Scene, kinds: &[Kind], chosen: Kind, offer: Offer<'_>) -> 
     let ask = of_kinds("a", kinds).ask.unwrap();
     let mut plans = plans(&ask.document).into_iter();
     let plan = plans.find(|plan| plan.kinds().all(|(_, kind)| kind == chosen)).unwrap();
-    index.passed(&ask, &plan, offer)
+    index.scheduling().passed(&ask, &plan, offer)
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! Why pods are pending. This is for metrics only: no decision reads it.
 
-use super::ClusterIndex;
+use super::scheduling::Scheduling;
+use super::statistics::Statistics;
 use crate::ask::Ask;
 use crate::metric_labels::PendingReason;
 use crate::pod::{Counted, KnownPod};
@@ -25,23 +26,28 @@ pub struct Pending {
 /// share.
 type Chances = HashMap<Arc<str>, Option<(Ask, PendingReason)>>;
 
-impl ClusterIndex {
-    /// The admitted pods that are not bound yet.
+impl Scheduling<'_> {
+    /// The admitted pods that are not bound yet, each with what keeps it pending.
     pub fn pending(&mut self) -> Vec<Pending> {
         let mut chances = Chances::new();
         let mut pending = Vec::new();
         for (pod, known) in self.with_known_reasons() {
             let Some(request) = pod.template.request.clone() else { continue };
             let reason = known.unwrap_or_else(|| self.reason_of_nodes(&pod, &request, &mut chances));
-            pending.push(Pending { counted: self.counted(&pod.uid), uid: pod.uid, request, reason });
+            pending.push(Pending {
+                counted: self.statistics().counted(&pod.uid),
+                uid: pod.uid,
+                request,
+                reason,
+            });
         }
         pending
     }
 
     fn with_known_reasons(&self) -> Vec<(KnownPod, Option<PendingReason>)> {
-        let held_back: HashMap<&PodUid, bool> = self.lead.unschedulable.pods().collect();
+        let held_back: HashMap<&PodUid, bool> = self.unschedulable.pods().collect();
         let known = |pod: &KnownPod| self.known_reason(pod, held_back.get(&pod.uid).copied());
-        self.admitted().map(|pod| (pod.clone(), known(pod))).collect()
+        self.pods.admitted().map(|pod| (pod.clone(), known(pod))).collect()
     }
 
     /// Why a pod is pending, as far as that is known without its nodes.
@@ -49,13 +55,13 @@ impl ClusterIndex {
         if pod.gated {
             return Some(PendingReason::Gated);
         }
-        if self.place_of(&pod.uid).is_some() || self.is_posting(&pod.uid) {
+        if self.is_reserved(&pod.uid) || self.bindings.is_pending(&pod.uid) {
             return Some(PendingReason::Reserved);
         }
         match held_back {
             Some(true) => Some(PendingReason::Quota),
             Some(false) => Some(PendingReason::Full),
-            None => self.expected_on(&pod.uid).map(|_| PendingReason::Room),
+            None => self.assumed_on(&pod.uid).map(|_| PendingReason::Room),
         }
     }
 
@@ -78,7 +84,8 @@ impl ClusterIndex {
     }
 
     fn chance(&mut self, uid: &PodUid, ask: &Ask) -> PendingReason {
-        let has_room = self.open_nodes().iter().any(|name| self.place(name.as_str(), uid, ask).is_ok());
+        let open = self.open_nodes();
+        let has_room = open.iter().any(|name| self.place(name.as_str(), uid, ask).is_ok());
         if has_room {
             PendingReason::Room
         } else if self.may_be_served(uid, ask) {
@@ -86,6 +93,22 @@ impl ClusterIndex {
         } else {
             PendingReason::Never
         }
+    }
+
+    /// The pods that could be scheduled but have no reservation, no Binding under way and no assumed place.
+    #[must_use]
+    pub fn unplaced(&self) -> Vec<PodUid> {
+        let is_unplaced = |pod: &&KnownPod| {
+            let uid = &pod.uid;
+            let has_place = self.is_reserved(uid) || self.bindings.is_pending(uid);
+            !pod.gated && !has_place && self.assumed_on(uid).is_none()
+        };
+        self.pods.admitted().filter(is_unplaced).map(|pod| pod.uid.clone()).collect()
+    }
+
+    fn statistics(&self) -> Statistics<'_> {
+        let Scheduling { managed, objects, pods, quotas, assumed, .. } = self;
+        Statistics { managed, objects, pods, quotas, assumed }
     }
 }
 

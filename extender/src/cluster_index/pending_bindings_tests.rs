@@ -1,12 +1,13 @@
 use super::super::scene::Scene;
 use super::super::tests::{index, known, reserve, uid};
 use super::*;
+use crate::cluster_index::UNCERTAIN;
 use std::collections::BTreeSet;
 
 /// A pod whose Binding to `n` was sent, and whose sender stopped waiting at `now`.
 fn posted(index: &mut Scene, pod: &str, now: Instant) {
     reserve(index, pod);
-    index.begin_binding(&uid(pod), &PodKey::new("default", pod), now);
+    index.bindings().send(&uid(pod), &PodKey::new("default", pod), now);
     index.take_effects();
 }
 
@@ -22,13 +23,13 @@ fn what_became_of_a_binding_is_asked_once_it_cannot_be_made_any_more() {
     posted(&mut index, "a", now);
     assert!(asked(&mut index, now + UNCERTAIN.mul_f32(0.9)).is_empty());
     index.looked_up(known("a", None), now + UNCERTAIN.mul_f32(0.9));
-    assert!(!index.give_up(&uid("a")), "it may yet be made");
+    assert!(!index.reserving().give_up(&uid("a")), "it may yet be made");
     assert_eq!(asked(&mut index, now + UNCERTAIN), [uid("a")].into());
-    assert_eq!(index.promised_pod(&uid("a")), Some(PodKey::new("default", "a")));
+    assert_eq!(index.reserving().reserved_pod(&uid("a")), Some(PodKey::new("default", "a")));
     index.looked_up(known("a", None), now + UNCERTAIN);
     assert!(asked(&mut index, now + UNCERTAIN * 2).is_empty(), "the watch shows it: it is no stray");
     assert!(index.place_of(&uid("a")).is_some(), "it keeps its place as long as it can use it");
-    assert!(index.give_up(&uid("a")));
+    assert!(index.reserving().give_up(&uid("a")));
 }
 
 #[test]
@@ -37,25 +38,25 @@ fn a_binding_that_was_made_after_all_is_known_by_asking() {
     posted(&mut index, "a", now);
     index.looked_up(known("a", Some("n")), now + UNCERTAIN);
     assert!(asked(&mut index, now + UNCERTAIN).is_empty());
-    assert!(!index.give_up(&uid("a")), "it runs there");
+    assert!(!index.reserving().give_up(&uid("a")), "it runs there");
 }
 
 #[test]
 fn a_binding_that_is_sent_again_begins_anew() {
     let (mut index, now) = (index(), Instant::now());
     posted(&mut index, "a", now);
-    index.begin_binding(&uid("a"), &PodKey::new("default", "a"), now + UNCERTAIN);
+    index.bindings().send(&uid("a"), &PodKey::new("default", "a"), now + UNCERTAIN);
     index.looked_up(known("a", None), now + UNCERTAIN);
-    assert!(!index.give_up(&uid("a")));
+    assert!(!index.reserving().give_up(&uid("a")));
 }
 
 #[test]
 fn a_pod_without_a_promise_is_asked_for_too() {
     let (mut index, now) = (index(), Instant::now());
     let key = PodKey::new("default", "plain");
-    index.begin_binding(&uid("plain"), &key, now);
+    index.bindings().send(&uid("plain"), &key, now);
     assert_eq!(asked(&mut index, now + UNCERTAIN), [uid("plain")].into());
-    assert_eq!(index.promised_pod(&uid("plain")), Some(key));
+    assert_eq!(index.reserving().reserved_pod(&uid("plain")), Some(key));
     index.looked_up(known("plain", None).with(|template| template.request = None), now + UNCERTAIN);
     assert!(asked(&mut index, now + UNCERTAIN).is_empty());
     assert_eq!(index.place_of(&uid("plain")), None);
@@ -66,20 +67,20 @@ fn a_refused_second_binding_leaves_the_first_one_open() {
     let (mut index, now) = (index(), Instant::now());
     let (key, again) = (PodKey::new("default", "a"), now + UNCERTAIN / 2);
     posted(&mut index, "a", now);
-    index.begin_binding(&uid("a"), &key, again);
-    index.post_refused(&uid("a"), again);
-    assert!(index.is_posting(&uid("a")), "the API server may still make the first Binding");
-    assert!(!index.give_up(&uid("a")));
+    index.bindings().send(&uid("a"), &key, again);
+    index.reserving().refuse_binding(&uid("a"), again);
+    assert!(index.bindings().is_pending(&uid("a")), "the API server may still make the first Binding");
+    assert!(!index.reserving().give_up(&uid("a")));
     assert_eq!(asked(&mut index, now + UNCERTAIN), [uid("a")].into(), "the refused one lives no longer");
     index.looked_up(known("a", None), now + UNCERTAIN);
-    assert!(!index.is_posting(&uid("a")));
+    assert!(!index.bindings().is_pending(&uid("a")));
 }
 
 #[test]
 fn the_api_server_is_asked_when_the_last_of_two_open_bindings_is_over() {
     let (mut index, now) = (index(), Instant::now());
     posted(&mut index, "a", now);
-    index.begin_binding(&uid("a"), &PodKey::new("default", "a"), now + UNCERTAIN / 2);
+    index.bindings().send(&uid("a"), &PodKey::new("default", "a"), now + UNCERTAIN / 2);
     assert!(asked(&mut index, now + UNCERTAIN).is_empty());
     assert_eq!(asked(&mut index, now + UNCERTAIN.mul_f32(1.5)), [uid("a")].into());
 }

@@ -1,5 +1,6 @@
 use super::super::tests::{index, known, reserve, uid};
 use super::*;
+use crate::cluster_index::ClusterIndex;
 use kerf_core::names::PodKey;
 use kerf_core::request::PodFacts;
 use kerf_core::testing::{node_status, request};
@@ -7,7 +8,7 @@ use std::collections::BTreeMap;
 
 fn reasons(index: &mut ClusterIndex) -> BTreeMap<String, PendingReason> {
     let name = |pending: &Pending| pending.uid.as_str().trim_start_matches("uid-").to_owned();
-    index.pending().into_iter().map(|pending| (name(&pending), pending.reason)).collect()
+    index.scheduling().pending().into_iter().map(|pending| (name(&pending), pending.reason)).collect()
 }
 
 fn ask() -> Ask {
@@ -20,10 +21,22 @@ fn a_pod_is_pending_for_the_first_reason_that_keeps_it() {
     for pod in ["room", "full", "quota", "gated", "reserved", "ends", "leaves"] {
         index.show_pod(known(pod, None));
     }
-    index.refused(&uid("full"), &PodKey::new("default", "full"), &ask(), &["n"], false);
+    index.scheduling().unschedulable().refused(
+        &uid("full"),
+        &PodKey::new("default", "full"),
+        &ask(),
+        &["n"],
+        false,
+    );
     let elsewhere = PodFacts { namespace: "other".to_owned(), ..PodFacts::default() };
     let of_other = ask().of(Arc::new(elsewhere));
-    index.refused(&uid("quota"), &PodKey::new("other", "quota"), &of_other, &["n"], true);
+    index.scheduling().unschedulable().refused(
+        &uid("quota"),
+        &PodKey::new("other", "quota"),
+        &of_other,
+        &["n"],
+        true,
+    );
     index.show_pod(KnownPod { gated: true, ..known("gated", None) });
     reserve(&mut index, "reserved");
     index.show_pod(KnownPod { ended: true, ..known("ends", None) });
@@ -38,7 +51,11 @@ fn a_pod_is_pending_for_the_first_reason_that_keeps_it() {
     ];
     assert_eq!(reasons(&mut index), expected.map(|(pod, reason)| (pod.to_owned(), reason)).into());
     let small = "nvidia.com/mig-1g.10gb".parse().unwrap();
-    assert_eq!(pending_slices(&index.pending()), [(small, 2)].into(), "of those that find room, or none");
+    assert_eq!(
+        pending_slices(&index.scheduling().pending()),
+        [(small, 2)].into(),
+        "of those that find room, or none"
+    );
 }
 
 #[test]
@@ -47,7 +64,7 @@ fn a_pod_with_an_unreadable_request_is_pending_for_ever() {
     index.show_pod(known("a", None).with(|template| template.request = Some("10Gi".into())));
     index.show_pod(known("past-kerf", None).with(|template| template.request = None));
     assert_eq!(reasons(&mut index), [("a".to_owned(), PendingReason::Never)].into());
-    assert_eq!(pending_slices(&index.pending()), BTreeMap::new());
+    assert_eq!(pending_slices(&index.scheduling().pending()), BTreeMap::new());
 }
 
 #[test]
@@ -56,14 +73,14 @@ fn what_nobody_asked_about_is_judged_by_the_nodes_as_they_are() {
     index.show_pod(known("a", None));
     let only = |reason| BTreeMap::from([("a".to_owned(), reason)]);
     assert_eq!(reasons(&mut index), only(PendingReason::Room));
-    index.show_shut("n".into(), true);
+    index.nodes().objects().set_closed("n".into(), true);
     assert_eq!(reasons(&mut index), only(PendingReason::Never), "no node takes new pods");
-    index.show_shut("n".into(), false);
+    index.nodes().objects().set_closed("n".into(), false);
     for pod in ["b", "c", "d", "e", "f", "g", "h"] {
         reserve(&mut index, pod);
     }
     assert_eq!(reasons(&mut index)["a"], PendingReason::Full);
-    index.remove_node(&"n".into());
+    index.nodes().remove_gpu_node(&"n".into());
     index.add("t4", node_status(&["T4-16GB"]));
     assert_eq!(reasons(&mut index)["a"], PendingReason::Never);
 }

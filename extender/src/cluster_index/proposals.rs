@@ -1,16 +1,15 @@
 //! Proposals to nodes' agents: a pod's places, chosen by the copy and all unanswered proposals.
 
-use super::copy::Proposed;
-use super::leaving::charge;
-use super::{ClusterIndex, Unreservable};
+use super::managed_nodes::{IndexedNode, Proposed, charge};
+use super::reserving::{Reserving, Unreservable};
 use crate::ask::Ask;
 use crate::assumed::KindChoice;
 use kerf_core::contract::GpuNodeStatus;
 use kerf_core::ledger::{Owner, Proposal};
 use kerf_core::names::{NodeName, PodKey, PodUid};
-use kerf_core::packing::{Refusal, fit};
+use kerf_core::packing::{Fleet, Refusal, fit};
 
-impl ClusterIndex {
+impl Reserving<'_> {
     /// Chooses places for a pod on a node. They count as taken until the node's agent has answered.
     ///
     /// A pod that already has a reservation or a proposal there keeps it. `ask` is the request that the caller has read
@@ -23,7 +22,7 @@ impl ClusterIndex {
         name: &NodeName,
         ask: Option<Ask>,
     ) -> Result<Proposal, Unreservable> {
-        if let Some(known) = self.unanswered(uid, name) {
+        if let Some(known) = self.nodes.managed.copy(name).and_then(|copy| copy.proposal(uid)) {
             return Ok(known.clone());
         }
         let owner = Owner { uid: uid.clone(), key: key.clone() };
@@ -33,16 +32,19 @@ impl ClusterIndex {
             None => {}
         }
         let (ask, choice) = self.ask_of(uid, ask, None)?;
-        let node = self.nodes.get(name).ok_or(Refusal::NoAgent)?;
+        let node = self.nodes.managed.get(name).ok_or(Refusal::NoAgent)?;
         node.serving()?;
-        let choice = choice.map_or_else(|| self.best_kinds(node, &ask), Ok)?;
+        let fleet = self.nodes.managed.fleet();
+        let choice = choice.map_or_else(|| best_kinds(node, &ask, fleet), Ok)?;
         let document = ask.document.planned(&choice.plan);
-        let fit = fit(&node.shown_inventory(), &document, &self.fleet)?;
-        self.may_hold(&ask, charge(&fit))?;
+        let fit = fit(&node.shown_inventory(), &document, fleet)?;
+        self.nodes.quotas.admit_reservation(&ask, charge(&fit))?;
         let proposal = Proposal::from_fit(owner, fit);
         let KindChoice { passed, .. } = choice.clone();
-        self.note_proposal(name, Proposed { proposal: proposal.clone(), ask: ask.clone(), choice });
-        self.note_choice(uid, &ask, passed);
+        let proposed = Proposed { proposal: proposal.clone(), ask: ask.clone(), choice };
+        self.nodes.update_copy(name, |copy| copy.propose(proposed));
+        self.bindings.set_passed(uid, passed);
+        self.learn(uid, &ask);
         Ok(proposal)
     }
 
@@ -50,6 +52,23 @@ impl ClusterIndex {
     /// that this pod is about to lose, and an order that named only a part of them could get it only that part.
     pub(super) fn renewal(&self, owner: Owner, name: &NodeName) -> Proposal {
         let nothing = GpuNodeStatus::default();
-        Proposal::renewal(owner, self.nodes.get(name).map_or(&nothing, |node| &node.status))
+        Proposal::renewal(owner, self.nodes.managed.get(name).map_or(&nothing, |node| &node.status))
     }
+
+    /// Counts a pod's slice as demand. Pods whose name fixes the kind were counted when they came.
+    fn learn(&mut self, uid: &PodUid, ask: &Ask) {
+        let slice = self.nodes.managed.slice_of_any_kind(uid, ask);
+        if let Some((slice, pod)) = slice.zip(self.nodes.pods.get(uid)) {
+            self.nodes.managed.learn(slice, pod.template.compute);
+        }
+    }
+}
+
+/// The best kinds that a node has for a pod that no filter has sent there.
+fn best_kinds(node: &IndexedNode, ask: &Ask, fleet: &Fleet) -> Result<KindChoice, Refusal> {
+    if !ask.document.containers.iter().any(|container| container.resource.is_neutral()) {
+        return Ok(KindChoice::default());
+    }
+    let fit = fit(&node.shown_inventory(), &ask.document, fleet)?;
+    Ok(fit.rank.plan(&ask.document).unwrap_or_default().into())
 }

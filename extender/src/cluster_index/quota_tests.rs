@@ -1,10 +1,13 @@
 use super::scene::Scene;
 use super::*;
+use crate::ask::Ask;
 use crate::assumed::LIFETIME;
 use crate::filter::{Candidate, Filtered, filter};
+use crate::pod::KnownPod;
 use crate::template::Template;
 use kerf_core::contract::{Chosen, RequestDocument};
 use kerf_core::names::PodKey;
+use kerf_core::packing::Refusal;
 use kerf_core::packing::Terms;
 use kerf_core::policy::Policies;
 use kerf_core::quota::{Cap, Charge};
@@ -39,8 +42,8 @@ fn policies(quotas: &[(&str, u32)]) -> Arc<Policies> {
 /// A listed cluster of two H100 nodes under the policy `p` with a quota of 80 GB.
 fn cluster() -> Scene {
     let mut index = Scene::leading(&["n1", "n2"].map(|name| (name, &["H100-80GB"][..])));
-    index.set_policies(&policies(&[("p", 80)]));
-    index.wake(Instant::now());
+    index.nodes().set_policies(&policies(&[("p", 80)]));
+    index.requeue(Instant::now());
     index
 }
 
@@ -104,7 +107,7 @@ fn the_use_of_a_quota_is_told_for_namespaces_that_the_policy_names() {
     };
     let mut index = cluster();
     let pods = vec![document("p", &["team", "idle"]), document("wide", &["lab-*", "team"])];
-    index.set_policies(&Arc::new(Policies { pods, nodes: Vec::new() }));
+    index.nodes().set_policies(&Arc::new(Policies { pods, nodes: Vec::new() }));
     run(&mut index, &half("a"), "n1");
     let mut theirs = half("b");
     theirs.key.namespace = "lab-1".to_owned();
@@ -112,7 +115,7 @@ fn the_use_of_a_quota_is_told_for_namespaces_that_the_policy_names() {
     let chosen = pod("b", request(SMALL, 1), "wide").ask.unwrap();
     theirs.ask = Ok(chosen.of(Arc::new(facts)));
     run(&mut index, &theirs, "n2");
-    let uses = index.quota_uses();
+    let uses = index.statistics().quota_uses();
     let told = uses.iter().map(|u| (&*u.policy, u.namespace.as_deref(), u.used.memory_gb, u.used.slices));
     let expected = [
         ("p", Some("team"), 40, 1),
@@ -121,8 +124,8 @@ fn the_use_of_a_quota_is_told_for_namespaces_that_the_policy_names() {
         ("wide", None, 10, 1),
     ];
     assert_eq!(told.collect::<Vec<_>>(), expected);
-    index.set_policies(&policies(&[("p", 80)]));
-    let named: Vec<_> = index.quota_uses().into_iter().map(|told| told.namespace).collect();
+    index.nodes().set_policies(&policies(&[("p", 80)]));
+    let named: Vec<_> = index.statistics().quota_uses().into_iter().map(|told| told.namespace).collect();
     assert_eq!(named, [None], "by a label, so that no namespace is named");
 }
 
@@ -170,10 +173,10 @@ fn who_is_held_back_wakes_when_a_pod_of_the_namespace_ends_also_for_room_elsewhe
     let c = half("c");
     index.show_pod(known(&c, None));
     assert!(refused(&filter(&mut index, &c, &["n2"], now), Refusal::QuotaFull));
-    assert!(index.wake(now).is_empty());
+    assert!(index.requeue(now).is_empty());
     index.show_pod(KnownPod { ended: true, ..known(&a, Some("n1")) });
     index.obey();
-    let woken = index.wake(now);
+    let woken = index.requeue(now);
     assert_eq!(woken, [(c.uid.clone(), c.key.clone())], "n2 has not changed");
     assert_eq!(filter(&mut index, &c, &["n2"], now).fitting, ["n2"]);
 }
@@ -197,7 +200,7 @@ fn a_new_leader_counts_what_is_reserved_before_it_knows_the_pods() {
     run(&mut index, &half("a"), "n1");
     run(&mut index, &half("b"), "n1");
     let mut next = index.succeeded_by(ClusterIndex::new(2, Terms::default()));
-    next.set_policies(&policies(&[("p", 80), ("q", 80)]));
+    next.nodes().set_policies(&policies(&[("p", 80), ("q", 80)]));
     next.connect();
     let (c, other) = (half("c"), pod("other", request(HALF, 1), "q"));
     for pod in [&c, &other] {
@@ -216,15 +219,15 @@ fn policies_that_change_count_at_once_and_one_that_is_gone_is_replaced_by_the_fi
     run(&mut index, &half("a"), "n1");
     let b = pod("b", request(HALF, 1), "gone");
     index.show_pod(known(&b, None));
-    index.set_policies(&policies(&[("p", 40)]));
+    index.nodes().set_policies(&policies(&[("p", 40)]));
     assert!(refused(&ask_for(&mut index, &b, now), Refusal::QuotaFull), "p matches its label");
-    assert!(index.wake(now).is_empty());
-    index.set_policies(&policies(&[("p", 80)]));
-    assert_eq!(index.wake(now).len(), 1);
-    index.set_policies(&policies(&[("p", 30)]));
+    assert!(index.requeue(now).is_empty());
+    index.nodes().set_policies(&policies(&[("p", 80)]));
+    assert_eq!(index.requeue(now).len(), 1);
+    index.nodes().set_policies(&policies(&[("p", 30)]));
     let c = half("c");
     assert!(refused(&ask_for(&mut index, &c, now), Refusal::OverQuota), "waiting is of no use");
-    index.set_policies(&Arc::default());
+    index.nodes().set_policies(&Arc::default());
     assert!(!ask_for(&mut index, &c, now).fitting.is_empty(), "nobody limits it");
 }
 
@@ -236,7 +239,7 @@ fn a_whole_gpu_is_charged_by_its_size() {
     status.gpus.remove(0);
     index.add("n2", status);
     let whole = |name: &str| pod(name, request_sized(ResourceName::Whole, SizeGb(14), 1), "p");
-    index.set_policies(&policies(&[("p", 20)]));
+    index.nodes().set_policies(&policies(&[("p", 20)]));
     let filtered = ask_for(&mut index, &whole("a"), now);
     assert_eq!(filtered.fitting, ["n1"], "there it takes the smaller one");
     assert_eq!(filtered.refused, [("n2", Refusal::OverQuota)]);
@@ -268,11 +271,11 @@ fn a_pod_is_told_what_changed_and_once_a_minute() {
 #[test]
 fn a_pod_is_charged_once_whether_its_node_is_connected_or_not() {
     let mut index = cluster();
-    let used = |index: &ClusterIndex| index.quota_uses()[0].used.memory_gb;
+    let used = |index: &ClusterIndex| index.statistics().quota_uses()[0].used.memory_gb;
     let n1 = NodeName::new("n1");
     let a = half("a");
     index.show_pod(known(&a, None));
-    index.propose(&a.uid, &a.key, &n1, None).unwrap();
+    index.reserving().propose(&a.uid, &a.key, &n1, None).unwrap();
     assert_eq!(used(&index), 40, "it is proposed");
     index.reserve(&a.uid, &a.key, &n1, None).unwrap();
     assert_eq!(used(&index), 40, "it is reserved");
@@ -287,15 +290,15 @@ fn a_pod_is_charged_once_whether_its_node_is_connected_or_not() {
     assert!(refused(&filter(&mut index, &half("c"), &["n2"], Instant::now()), Refusal::QuotaFull));
     index.connect();
     assert_eq!(used(&index), 80, "its node is connected again");
-    index.set_policies(&policies(&[("p", 81)]));
+    index.nodes().set_policies(&policies(&[("p", 81)]));
     assert_eq!(used(&index), 80);
     index.disconnect("n1");
-    index.remove_node(&n1);
+    index.nodes().remove_gpu_node(&n1);
     assert_eq!(used(&index), 80, "its GpuNode was deleted");
     index.show_pod(KnownPod { ended: true, ..bound.clone() });
     assert_eq!(used(&index), 40);
     index.show_pod(KnownPod { uid: "uid-d".into(), ..bound.clone() });
-    index.set_policies(&policies(&[("p", 80)]));
+    index.nodes().set_policies(&policies(&[("p", 80)]));
     assert_eq!(used(&index), 80);
     index.hide_pod(&KnownPod { uid: "uid-d".into(), deleting: true, ..bound });
     assert_eq!(used(&index), 40);

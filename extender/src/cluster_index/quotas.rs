@@ -8,27 +8,25 @@
 //! nothing, for example if its agent is not connected. They are charged by the assignment that their Binding wrote into
 //! them.
 
-use super::ClusterIndex;
+use super::managed_nodes::{IndexedNode, ManagedNodes};
+use super::pods::Pods;
+use super::static_nodes::StaticNodes;
 use crate::ask::Ask;
+use crate::assumed::AssumedPods;
 use crate::pod::KnownPod;
 use crate::usage::{Entry, Under, Usage};
 use hashbrown::{HashMap, HashSet};
 use kerf_core::contract::{SliceStatus, Wanted};
-use kerf_core::ledger::OwnerInEpoch;
 use kerf_core::names::{NodeName, PodKey, PodUid};
 use kerf_core::packing::Refusal;
 use kerf_core::policy::Policies;
-use kerf_core::quota::{Cap, Charge, OverQuota, depends_on_place};
+use kerf_core::quota::{Cap, Charge, OverQuota};
 use kerf_core::request::PodFacts;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
-
-/// The shortest interval between two Events about one pod.
-const QUIET: Duration = Duration::from_mins(1);
 
 /// The quotas and what is charged to them.
 #[derive(Debug, Default)]
-pub(super) struct Quotas {
+pub struct Quotas {
     policies: Arc<Policies>,
     /// What each policy allows a namespace.
     caps: HashMap<Arc<str>, Cap>,
@@ -39,8 +37,6 @@ pub(super) struct Quotas {
     /// Charges of those pods with slices that their node does not show.
     unshown: HashMap<NodeName, Vec<Entry>>,
     usage: Usage,
-    /// The last Event about each pod, and its time.
-    told: HashMap<PodUid, (OverQuota, Instant)>,
 }
 
 /// The quota that a pod is charged to.
@@ -49,14 +45,6 @@ struct Payer {
     namespace: String,
     policy: Arc<str>,
     cap: Cap,
-}
-
-/// A pod that is pending because of its namespace's quota.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct HeldBack {
-    pub uid: PodUid,
-    pub pod: PodKey,
-    pub over: OverQuota,
 }
 
 /// A policy's quota, and how much of it a namespace holds.
@@ -74,7 +62,7 @@ pub struct QuotaUse {
 
 impl Quotas {
     /// Takes other policies. Returns whether they differ.
-    fn take(&mut self, policies: &Arc<Policies>) -> bool {
+    pub(super) fn take(&mut self, policies: &Arc<Policies>) -> bool {
         if Arc::ptr_eq(&self.policies, policies) {
             return false;
         }
@@ -87,7 +75,7 @@ impl Quotas {
 
     /// How much of each quota is used. Tenants create namespaces, so only those that an admin's policy names appear by
     /// name; the number of series stays bounded.
-    fn uses(&self) -> Vec<QuotaUse> {
+    pub(super) fn uses(&self) -> Vec<QuotaUse> {
         let mut uses = Vec::new();
         let limiting = self.policies.pods.iter().filter(|policy| !policy.spec().quota.is_unlimited());
         for policy in limiting {
@@ -115,7 +103,7 @@ impl Quotas {
         named.or_else(matched).map_or(Under::Nothing, |(name, _)| Under::Policy(name.clone()))
     }
 
-    pub(super) fn under_of(&self, pod: Option<&KnownPod>) -> Under {
+    fn under_of(&self, pod: Option<&KnownPod>) -> Under {
         match pod {
             Some(pod) if pod.template.request.is_some() => {
                 self.under(pod.template.policy.as_deref(), &pod.template.facts)
@@ -135,17 +123,117 @@ impl Quotas {
         Some(Payer { namespace: ask.facts.namespace.clone(), policy, cap })
     }
 
-    /// What a payer's pods hold or have reserved.
+    /// What a payer's pods hold or have reserved, and assumed pods will.
+    fn expected(&self, payer: &Payer, assumed: &AssumedPods) -> Charge {
+        self.held(payer).plus(assumed.usage().of(&payer.namespace, &payer.policy))
+    }
+
     fn held(&self, payer: &Payer) -> Charge {
         self.usage.of(&payer.namespace, &payer.policy)
     }
 
-    fn charge_node(&mut self, name: &NodeName, entries: Vec<Entry>) {
+    /// Whether a pod's namespace may have this pod too, as far as that does not depend on the place.
+    pub(super) fn admit(&self, ask: &Ask, assumed: &AssumedPods) -> Result<(), OverQuota> {
+        let Some(payer) = self.payer(ask) else { return Ok(()) };
+        payer.check(self.expected(&payer, assumed), Charge::least(&ask.document))
+    }
+
+    /// The same for a place with this charge, which is only asked for if a quota counts the pod.
+    pub(super) fn admit_at(
+        &self,
+        ask: &Ask,
+        assumed: &AssumedPods,
+        charge: impl FnOnce() -> Result<Charge, Refusal>,
+    ) -> Result<(), Refusal> {
+        let Some(payer) = self.payer(ask) else { return Ok(()) };
+        payer.check(self.expected(&payer, assumed), charge()?).map_err(|over| over_quota(&over))
+    }
+
+    /// Whether a pod's namespace may get a reservation with this charge. Assumed pods of others do not count.
+    pub(super) fn admit_reservation(&self, ask: &Ask, charge: Charge) -> Result<(), Refusal> {
+        let Some(payer) = self.payer(ask) else { return Ok(()) };
+        payer.check(self.held(&payer), charge).map_err(|over| over_quota(&over))
+    }
+
+    /// Whether some quota counts a pod.
+    pub(super) fn count(&self, ask: &Ask) -> bool {
+        self.payer(ask).is_some()
+    }
+
+    /// Whether any quota limits anything.
+    pub(super) fn are_limited(&self) -> bool {
+        self.limited
+    }
+
+    /// Charges what is reserved and held on a node that is managed, or was.
+    pub(super) fn charge_managed(
+        &mut self,
+        name: &NodeName,
+        node: Option<&IndexedNode>,
+        static_nodes: &StaticNodes,
+        pods: &Pods,
+    ) {
+        if !self.limited {
+            return self.remove_node(name);
+        }
+        let on_node = pods_on(name, static_nodes, pods);
+        let Some(node) = node else { return self.charge_unshown(name, on_node) };
+        let wanted: Vec<Wanted<'_>> = node.wanted().collect();
+        let promised = wanted.iter().filter_map(|slice| self.promised_entry(slice, pods));
+        let slices = &node.status.slices;
+        let held = slices.iter().filter(|slice| !is_promised(&wanted, slice)).filter_map(held_entry);
+        let entries = summed(promised.chain(held));
+        let reserved = wanted.iter().filter_map(|slice| Some(slice.reservation?.uid.clone()));
+        let holders = slices.iter().filter_map(|slice| Some(slice.holder.as_ref()?.key()));
+        let (reserved, holders): (HashSet<PodUid>, HashSet<PodKey>) = (reserved.collect(), holders.collect());
+        charge(&mut self.usage, &mut self.nodes, name, entries);
+        let is_shown = |pod: &KnownPod| reserved.contains(&pod.uid) || holders.contains(&pod.key);
+        self.charge_unshown(name, on_node.filter(|pod| !is_shown(pod)));
+    }
+
+    /// Charges the pods that run on a node but that it does not show.
+    fn charge_unshown<'p>(&mut self, name: &NodeName, pods: impl Iterator<Item = &'p KnownPod>) {
+        let entry = |pod: &KnownPod| {
+            let under = self.under_of(Some(pod));
+            Some(Entry { namespace: pod.key.namespace.clone(), under, charge: pod.assigned? })
+        };
+        let entries = summed(pods.filter_map(entry));
+        charge(&mut self.usage, &mut self.unshown, name, entries);
+    }
+
+    fn promised_entry(&self, slice: &Wanted<'_>, pods: &Pods) -> Option<Entry> {
+        let promised = slice.reservation?;
+        Some(Entry {
+            namespace: promised.namespace.to_owned(),
+            under: self.under_of(pods.get(promised.uid)),
+            charge: Charge::of_slice(promised.resource, slice.shape),
+        })
+    }
+
+    /// Charges what pods with kerf's label hold of a static node, or have reserved there.
+    pub(super) fn charge_static(&mut self, name: &NodeName, static_nodes: &StaticNodes, pods: &Pods) {
+        if !self.limited {
+            return self.remove_node(name);
+        }
+        let held = static_nodes.holders_on(name.as_str()).filter_map(|(uid, devices)| {
+            let pod = pods.get(uid).filter(|pod| pod.template.request.is_some())?;
+            let (namespace, under) = (pod.key.namespace.clone(), self.under_of(Some(pod)));
+            Some(Entry { namespace, under, charge: static_nodes.charge(name.as_str(), devices)? })
+        });
+        let reserved = static_nodes.reservations().filter(|(_, reserved)| reserved.node == *name);
+        let reserved = reserved.filter_map(|(_, reserved)| {
+            let under = self.under_ask(reserved.ask.as_ref()?);
+            let charge = static_nodes.charge(name.as_str(), &reserved.devices)?;
+            Some(Entry { namespace: reserved.key.namespace.clone(), under, charge })
+        });
+        let entries = held.chain(reserved).collect();
         charge(&mut self.usage, &mut self.nodes, name, entries);
     }
 
-    fn charge_unshown(&mut self, name: &NodeName, entries: Vec<Entry>) {
-        charge(&mut self.usage, &mut self.unshown, name, entries);
+    /// The nodes that may have something to charge: the managed ones, and those of pods that no node shows.
+    pub(super) fn charged_nodes(&self, managed: &ManagedNodes, pods: &Pods) -> HashSet<NodeName> {
+        let of_pods = pods.iter().filter_map(with_slices);
+        managed.names().chain(of_pods).chain(self.unshown.keys()).cloned().collect()
     }
 
     pub(super) fn policies(&self) -> &Policies {
@@ -153,16 +241,8 @@ impl Quotas {
     }
 
     pub(super) fn remove_node(&mut self, name: &NodeName) {
-        self.charge_node(name, Vec::new());
-        self.charge_unshown(name, Vec::new());
-    }
-
-    pub(super) fn forget_all(&mut self) {
-        self.told.clear();
-    }
-
-    pub(super) fn forget(&mut self, uid: &PodUid) {
-        self.told.remove(uid);
+        charge(&mut self.usage, &mut self.nodes, name, Vec::new());
+        charge(&mut self.usage, &mut self.unshown, name, Vec::new());
     }
 }
 
@@ -177,155 +257,23 @@ impl Payer {
 }
 
 /// The refusal that every node gets for an exceeded quota.
-fn refusal(over: &OverQuota) -> Refusal {
+#[must_use]
+pub fn over_quota(over: &OverQuota) -> Refusal {
     if over.is_for_ever() { Refusal::OverQuota } else { Refusal::QuotaFull }
 }
 
-impl ClusterIndex {
-    /// Takes the policies that apply now. If they differ, all slices are charged again, and all pending pods are
-    /// checked again.
-    pub fn set_policies(&mut self, policies: &Arc<Policies>) {
-        if !self.quotas.take(policies) {
-            return;
-        }
-        let statics: Vec<NodeName> =
-            self.statics.names().filter(|name| self.is_static(name)).cloned().collect();
-        self.statics_changed(statics);
-        let of_pods = self.pods.values().filter_map(with_slices);
-        let names = self.nodes.names().chain(of_pods).chain(self.quotas.unshown.keys());
-        let names: HashSet<NodeName> = names.cloned().collect();
-        for name in &names {
-            self.charge_node(name);
-            self.lead.unschedulable.changed(name);
-            self.effects.changed.insert(name.clone());
-        }
-    }
-
-    /// How much of each policy's quota is used.
-    #[must_use]
-    pub fn quota_uses(&self) -> Vec<QuotaUse> {
-        self.quotas.uses()
-    }
-
-    /// Whether a pod's namespace may have this pod too, as far as that does not depend on the place.
-    pub fn within_quota(&self, ask: &Ask) -> Result<(), OverQuota> {
-        let Some(payer) = self.quotas.payer(ask) else { return Ok(()) };
-        payer.check(self.expected(&payer), Charge::least(&ask.document))
-    }
-
-    /// The same on a node, for a pod whose charge depends on its place there.
-    pub(super) fn within_quota_on(&self, node: &str, ask: &Ask) -> Result<(), Refusal> {
-        if !depends_on_place(&ask.document) {
-            return Ok(());
-        }
-        let (Some(payer), Some((_, node))) = (self.quotas.payer(ask), self.nodes.get_key_value(node)) else {
-            return Ok(());
-        };
-        let charge = node.charge(ask, &self.fleet)?;
-        payer.check(self.expected(&payer), charge).map_err(|over| refusal(&over))
-    }
-
-    /// The same for a place with this charge.
-    pub(super) fn within_quota_for(&self, ask: &Ask, charge: Charge) -> Result<(), Refusal> {
-        let Some(payer) = self.quotas.payer(ask) else { return Ok(()) };
-        payer.check(self.expected(&payer), charge).map_err(|over| refusal(&over))
-    }
-
-    /// Whether a pod's namespace may get a reservation with this charge. Assumed pods of others do not count.
-    pub(super) fn may_hold(&self, ask: &Ask, charge: Charge) -> Result<(), Refusal> {
-        let Some(payer) = self.quotas.payer(ask) else { return Ok(()) };
-        payer.check(self.quotas.held(&payer), charge).map_err(|over| refusal(&over))
-    }
-
-    /// Charges what pods hold of a static node, or have reserved there.
-    pub(super) fn charge_static(&mut self, name: &NodeName) {
-        if !self.quotas.limited {
-            return self.quotas.remove_node(name);
-        }
-        let entries = self.static_entries(name);
-        self.quotas.charge_node(name, entries);
-    }
-
-    /// Handles a pod that its quota refuses. It gets an Event if the reason has changed, at most once a minute.
-    pub fn held_back(&mut self, uid: &PodUid, key: &PodKey, over: OverQuota, now: Instant) -> Refusal {
-        let refusal = refusal(&over);
-        let told = self.quotas.told.get(uid);
-        if told.is_none_or(|(before, at)| *before != over && now.saturating_duration_since(*at) >= QUIET) {
-            self.quotas.told.insert(uid.clone(), (over.clone(), now));
-            self.effects.held_back.push(HeldBack { uid: uid.clone(), pod: key.clone(), over });
-        }
-        refusal
-    }
-
-    /// What the pod will be charged for a place on a node, for as long as it is assumed there.
-    pub(super) fn expected_charge(&self, name: &NodeName, pod: &OwnerInEpoch, ask: &Ask) -> Option<Entry> {
-        self.quotas.payer(ask)?;
-        let least = Charge::least(&ask.document);
-        let node = self.nodes.get(name).filter(|_| depends_on_place(&ask.document));
-        let charge = node.and_then(|node| node.charge(ask, &self.fleet).ok());
-        let charge = charge.or_else(|| self.static_charge(name, &pod.uid, ask)).unwrap_or(least);
-        Some(Entry { namespace: pod.key.namespace.clone(), under: self.quotas.under_ask(ask), charge })
-    }
-
-    /// Charges what is reserved and held on a node.
-    pub(super) fn charge_node(&mut self, name: &NodeName) {
-        if !self.quotas.limited {
-            return self.quotas.remove_node(name);
-        }
-        let Some(node) = self.nodes.get(name) else {
-            return self.charge_pods(name, |_, _| false);
-        };
-        let wanted: Vec<Wanted<'_>> = node.wanted().collect();
-        let promised = wanted.iter().filter_map(|slice| self.promised_entry(slice));
-        let slices = &node.status.slices;
-        let held = slices.iter().filter(|slice| !is_promised(&wanted, slice)).filter_map(held_entry);
-        let entries = summed(promised.chain(held));
-        let reserved = wanted.iter().filter_map(|slice| Some(slice.reservation?.uid.clone()));
-        let holders = slices.iter().filter_map(|slice| Some(slice.holder.as_ref()?.key()));
-        let (reserved, holders): (HashSet<PodUid>, HashSet<PodKey>) = (reserved.collect(), holders.collect());
-        self.quotas.charge_node(name, entries);
-        self.charge_pods(name, |uid, key| reserved.contains(uid) || holders.contains(key));
-    }
-
-    /// Charges the pods that run on a node but that it does not show.
-    fn charge_pods(&mut self, name: &NodeName, is_shown: impl Fn(&PodUid, &PodKey) -> bool) {
-        let entry = |pod: &KnownPod| {
-            let under = self.quotas.under_of(Some(pod));
-            Some(Entry { namespace: pod.key.namespace.clone(), under, charge: pod.assigned? })
-        };
-        let pods = self.statics.holders_on(name.as_str()).filter_map(|(uid, _)| self.pods.get(uid));
-        let pods = pods.filter(|pod| with_slices(pod) == Some(name) && !is_shown(&pod.uid, &pod.key));
-        let entries = summed(pods.filter_map(entry));
-        self.quotas.charge_unshown(name, entries);
-    }
-
-    /// Updates the charges after a change of a pod.
-    pub(super) fn charge_pod(&mut self, uid: &PodUid, before: Option<&KnownPod>) {
-        let (was, is) = (before.and_then(with_slices), self.pods.get(uid).and_then(with_slices));
-        if self.quotas.limited && was != is {
-            for name in was.into_iter().chain(is).cloned().collect::<Vec<_>>() {
-                self.charge_node(&name);
-            }
-        }
-    }
-
-    fn promised_entry(&self, slice: &Wanted<'_>) -> Option<Entry> {
-        let promised = slice.reservation?;
-        Some(Entry {
-            namespace: promised.namespace.to_owned(),
-            under: self.quotas.under_of(self.pods.get(promised.uid)),
-            charge: Charge::of_slice(promised.resource, slice.shape),
-        })
-    }
-
-    fn expected(&self, payer: &Payer) -> Charge {
-        let Payer { namespace, policy, .. } = payer;
-        self.quotas.held(payer).plus(self.lead.assumed.usage().of(namespace, policy))
-    }
+/// The pods with slices on a node, as they themselves say.
+fn pods_on<'p>(
+    name: &'p NodeName,
+    static_nodes: &'p StaticNodes,
+    pods: &'p Pods,
+) -> impl Iterator<Item = &'p KnownPod> {
+    let pods = static_nodes.holders_on(name.as_str()).filter_map(|(uid, _)| pods.get(uid));
+    pods.filter(move |pod| with_slices(pod) == Some(name))
 }
 
 /// The node of a pod that lives and has slices there.
-fn with_slices(pod: &KnownPod) -> Option<&NodeName> {
+pub(super) fn with_slices(pod: &KnownPod) -> Option<&NodeName> {
     pod.node.as_ref().filter(|_| pod.assigned.is_some() && !pod.ended)
 }
 

@@ -32,7 +32,7 @@ impl Agent {
     /// The agent of a node with one H100. The index has its GpuNode and first report.
     pub fn connected(index: &mut ClusterIndex, name: &str) -> Self {
         let mut agent = Self::of(name, node_status(&["H100-80GB"]));
-        index.show_node(&gpu_node(name));
+        index.nodes().show_gpu_node(&gpu_node(name));
         agent.report(index);
         agent
     }
@@ -40,7 +40,7 @@ impl Agent {
     /// Reports what has changed since the last report over the connection.
     pub fn report(&mut self, index: &mut ClusterIndex) {
         let state = self.node.state();
-        index.show_copy(&self.name, self.connection, difference(&self.shown, &state));
+        index.nodes().agents().report(&self.name, self.connection, difference(&self.shown, &state));
         self.shown = state;
     }
 
@@ -57,9 +57,9 @@ impl Agent {
         self.report(index);
         if let OrderKind::Reserve(Proposal { owner, .. }) = &order.kind {
             answer.unwrap();
-            index.answered(&owner.uid, &self.name, self.connection);
+            index.nodes().agents().answer(&owner.uid, &self.name, self.connection);
         } else if let OrderKind::Release { uid, .. } = &order.kind {
-            index.release_answered(uid, &self.name, self.connection);
+            index.nodes().agents().answer_release(uid, &self.name, self.connection);
         }
     }
 
@@ -71,8 +71,8 @@ impl Agent {
         key: &PodKey,
         ask: Option<Ask>,
     ) -> Result<Proposal, Unreservable> {
-        let proposal = index.propose(uid, key, &self.name, ask)?;
-        let order = Order { epoch: index.epoch(), kind: OrderKind::Reserve(proposal.clone()) };
+        let proposal = index.reserving().propose(uid, key, &self.name, ask)?;
+        let order = Order { epoch: index.leadership().epoch(), kind: OrderKind::Reserve(proposal.clone()) };
         self.follow(index, &order);
         Ok(proposal)
     }
@@ -125,8 +125,8 @@ impl Scene {
 
     /// Ends the lists, so that the leader answers.
     pub fn begin(&mut self) {
-        self.index.nodes_listed();
-        self.index.pods_listed();
+        self.index.nodes().end_gpu_node_list();
+        self.index.end_pod_list();
         self.index.take_over();
         self.index.take_effects();
     }
@@ -135,7 +135,7 @@ impl Scene {
     pub fn succeeded_by(self, index: ClusterIndex) -> Self {
         let mut scene = Self { index, ..self };
         for (name, agent) in &mut scene.agents {
-            scene.index.show_node(&gpu_node(name.as_str()));
+            scene.index.nodes().show_gpu_node(&gpu_node(name.as_str()));
             agent.connection = 0;
         }
         scene
@@ -149,7 +149,7 @@ impl Scene {
     pub fn add(&mut self, name: &str, status: GpuNodeStatus) {
         let connection = self.agents.get(name).map_or(0, |agent| agent.connection);
         let mut agent = Agent { connection, ..Agent::of(name, status) };
-        self.index.show_node(&gpu_node(name));
+        self.index.nodes().show_gpu_node(&gpu_node(name));
         agent.reconnect(&mut self.index);
         self.agents.insert(name.into(), agent);
     }
@@ -165,7 +165,7 @@ impl Scene {
 
     pub fn disconnect(&mut self, name: &str) {
         let connection = self.agent(name).connection;
-        self.index.end_copy(&name.into(), connection);
+        self.index.nodes().agents().disconnect(&name.into(), connection);
     }
 
     /// Makes the agent reject further reservations.
@@ -196,7 +196,7 @@ impl Scene {
         let agent = self.agents.get_mut(name).unwrap();
         let mut slice = agent.node.state().status.slices[number].clone();
         change(&mut slice);
-        self.index.show_copy(
+        self.index.nodes().agents().report(
             &name.into(),
             agent.connection,
             Change { slices: vec![slice], ..Change::default() },
@@ -221,7 +221,7 @@ impl Scene {
     ) -> Result<Proposal, Unreservable> {
         match self.agents.get_mut(name) {
             Some(agent) => agent.reserve(&mut self.index, uid, key, ask),
-            None => self.index.propose(uid, key, name, ask),
+            None => self.index.reserving().propose(uid, key, name, ask),
         }
     }
 
@@ -234,7 +234,7 @@ impl Scene {
 
     /// Removes a pod, and lets the agents report it.
     pub fn pod_gone(&mut self, uid: &PodUid) {
-        let pod = self.index.promised_pod(uid);
+        let pod = self.index.reserving().reserved_pod(uid);
         self.index.pod_gone(uid);
         self.obey();
         for agent in self.agents.values_mut() {

@@ -1,12 +1,16 @@
 //! Tests of static nodes in the index.
 
 use super::*;
+use crate::ask::Ask;
 use crate::filter::{Candidate, Filtered, filter, prioritize};
+use crate::pod::KnownPod;
 use crate::pod::SlicedPod;
+use hashbrown::HashSet;
 use kerf_core::contract::{Chosen, RequestDocument};
 use kerf_core::kind::Kind;
 use kerf_core::ledger::OwnerInEpoch;
 use kerf_core::names::PodKey;
+use kerf_core::packing::Refusal;
 use kerf_core::policy::Policies;
 use kerf_core::quota::Cap;
 use kerf_core::request::PodFacts;
@@ -14,6 +18,7 @@ use kerf_core::resource::{PluginName, ResourceName};
 use kerf_core::static_node::{Devices, StaticNode};
 use kerf_core::testing::{request, request_sized, static_node};
 use kerf_core::units::SizeGb;
+use kerf_runtime::gpu_node::GpuNode;
 use proptest::prelude::*;
 use serde_json::json;
 use std::sync::Arc;
@@ -37,12 +42,12 @@ fn mps() -> StaticNode {
 fn cluster(nodes: &[(&str, StaticNode)]) -> ClusterIndex {
     let mut index = ClusterIndex::new(1, Terms::default());
     for (name, node) in nodes {
-        index.show_static(NodeName::new(*name), Some(node.clone()));
+        index.nodes().show_static(NodeName::new(*name), Some(node.clone()));
     }
-    index.nodes_listed();
-    index.pods_listed();
+    index.nodes().end_gpu_node_list();
+    index.end_pod_list();
     index.take_over();
-    index.wake(Instant::now());
+    index.requeue(Instant::now());
     index
 }
 
@@ -93,7 +98,7 @@ fn kerfs(pod: &Candidate, node: Option<&str>) -> KnownPod {
 
 fn reserve(index: &mut ClusterIndex, pod: &Candidate, node: &str) -> Result<(), Unreservable> {
     index.show_pod(kerfs(pod, None));
-    index.reserve_static(&pod.uid, &pod.key, &node.into(), None).map(drop)
+    index.reserving().reserve_static(&pod.uid, &pod.key, &node.into(), None).map(drop)
 }
 
 fn bind(index: &mut ClusterIndex, pod: &Candidate, node: &str) {
@@ -106,7 +111,7 @@ fn refusals(filtered: &Filtered<'_>) -> Vec<Refusal> {
 }
 
 fn held(index: &ClusterIndex, node: &str) -> u32 {
-    index.statics.taken(node, None).get(&PluginName::Gpu).copied().unwrap_or(0)
+    index.static_nodes.taken(node).get(&PluginName::Gpu).copied().unwrap_or(0)
 }
 
 /// Another pod, which asks NVIDIA's device plugin and not kerf.
@@ -120,7 +125,7 @@ fn no_pod_comes_to_a_node_whose_layout_is_being_applied_until_it_is() {
     let mut index = cluster(&[("n", mps())]);
     let (early, late) = (ten("early"), ten("late"));
     reserve(&mut index, &early, "n").unwrap();
-    index.show_static("n".into(), Some(StaticNode { is_changing: true, ..mps() }));
+    index.nodes().show_static("n".into(), Some(StaticNode { is_changing: true, ..mps() }));
     assert_eq!(
         reserve(&mut index, &early, "n"),
         Err(Refusal::LayoutChanging.into()),
@@ -131,8 +136,8 @@ fn no_pod_comes_to_a_node_whose_layout_is_being_applied_until_it_is() {
         let filtered = filter(&mut index, pod, &["n"], Instant::now());
         assert_eq!(refusals(&filtered), [Refusal::LayoutChanging], "{}", pod.key);
     }
-    index.show_static("n".into(), Some(mps()));
-    let called = index.wake(Instant::now());
+    index.nodes().show_static("n".into(), Some(mps()));
+    let called = index.requeue(Instant::now());
     assert!(called.iter().any(|(_, key)| *key == late.key), "nobody tells the pod that waits: {called:?}");
     assert_eq!(filter(&mut index, &late, &["n"], Instant::now()).fitting, ["n"]);
 }
@@ -142,15 +147,15 @@ fn a_node_is_closed_for_a_change_only_if_nobody_is_there_or_comes() {
     let mut index = cluster(&[("n", mps())]);
     let (coming, late) = (ten("coming"), ten("late"));
     reserve(&mut index, &coming, "n").unwrap();
-    assert!(!index.close_static(&"n".into()), "a promise");
+    assert!(!index.nodes().static_nodes().close(&"n".into()), "a promise");
     index.show_pod(kerfs(&coming, Some("n")));
-    assert!(!index.close_static(&"n".into()), "a pod");
+    assert!(!index.nodes().static_nodes().close(&"n".into()), "a pod");
     index.hide_pod(&KnownPod { deleting: true, ..kerfs(&coming, Some("n")) });
-    assert!(index.close_static(&"n".into()));
+    assert!(index.nodes().static_nodes().close(&"n".into()));
     assert_eq!(refusals(&filter(&mut index, &late, &["n"], Instant::now())), [Refusal::LayoutChanging]);
-    index.open_statics(|_| true);
+    index.nodes().open_static_nodes(|_| true);
     assert_eq!(reserve(&mut index, &late, "n"), Err(Refusal::LayoutChanging.into()), "it is being changed");
-    index.open_statics(|_| false);
+    index.nodes().open_static_nodes(|_| false);
     assert_eq!(reserve(&mut index, &late, "n"), Ok(()));
 }
 
@@ -169,7 +174,8 @@ fn no_pod_comes_to_a_static_node_while_slices_of_an_agent_are_held_there() {
         pod.into()
     };
     let now = Instant::now;
-    for shows in [ClusterIndex::show_pod, |index: &mut ClusterIndex, pod| index.show_other(&pod)] {
+    for shows in [ClusterIndex::show_pod, |index: &mut ClusterIndex, pod| index.nodes().show_unlabelled(&pod)]
+    {
         let mut index = cluster(&[("n", mps()), ("other", mps())]);
         shows(&mut index, guest("Running"));
         for pod in [ten("late"), plain("plain")] {
@@ -216,8 +222,8 @@ fn no_more_is_promised_than_there_is_and_a_promise_becomes_what_the_pod_holds() 
     assert_eq!(refusals(&filter(&mut index, &late, &["n"], Instant::now())), [Refusal::NoRoom]);
     // The pod's Binding was refused, so another pod gets the device.
     let until = Instant::now();
-    index.begin_binding(&last.uid, &last.key, until);
-    index.post_refused(&last.uid, until);
+    index.bindings().send(&last.uid, &last.key, until);
+    index.reserving().refuse_binding(&last.uid, until);
     assert_eq!(reserve(&mut index, &late, "n"), Ok(()));
     assert_eq!(held(&index, "n"), 8);
 }
@@ -227,10 +233,10 @@ fn a_promise_stays_while_it_is_not_known_whether_the_binding_was_made() {
     let mut index = cluster(&[("n", mps()), ("m", mps())]);
     let pod = ten("a");
     reserve(&mut index, &pod, "n").unwrap();
-    index.begin_binding(&pod.uid, &pod.key, Instant::now());
+    index.bindings().send(&pod.uid, &pod.key, Instant::now());
     assert_eq!(filter(&mut index, &pod, &["m", "n"], Instant::now()).fitting, ["n"]);
     assert_eq!(reserve(&mut index, &pod, "n"), Ok(()), "its promise is kept");
-    assert!(!index.give_up(&pod.uid));
+    assert!(!index.reserving().give_up(&pod.uid));
     index.bound(&pod.uid, &pod.key, &"n".into());
     assert_eq!(held(&index, "n"), 1, "until the watch shows it");
     index.show_pod(kerfs(&pod, Some("n")));
@@ -247,10 +253,10 @@ fn a_refused_second_binding_leaves_the_first_ones_device_reserved() {
     }
     let (pod, first) = (ten("a"), Instant::now());
     reserve(&mut index, &pod, "n").unwrap();
-    index.begin_binding(&pod.uid, &pod.key, first);
+    index.bindings().send(&pod.uid, &pod.key, first);
     let second = first + Duration::from_secs(5);
-    index.begin_binding(&pod.uid, &pod.key, second);
-    index.post_refused(&pod.uid, second);
+    index.bindings().send(&pod.uid, &pod.key, second);
+    index.reserving().refuse_binding(&pod.uid, second);
     assert_eq!(reserve(&mut index, &ten("late"), "n"), Err(Refusal::NoRoom.into()));
 }
 
@@ -259,7 +265,7 @@ fn the_assignment_says_what_is_given_and_how_large_it_is() {
     let mut index = cluster(&[("n", mps())]);
     let pod = ten("a");
     index.show_pod(kerfs(&pod, None));
-    let assignment = index.reserve_static(&pod.uid, &pod.key, &"n".into(), None).unwrap();
+    let assignment = index.reserving().reserve_static(&pod.uid, &pod.key, &"n".into(), None).unwrap();
     assert_eq!(
         assignment.to_json(),
         r#"{"devices":[{"container":"main","count":1,"resource":"nvidia.com/gpu=mps","sizeGb":20}],"slices":[],"version":1}"#
@@ -269,19 +275,19 @@ fn the_assignment_says_what_is_given_and_how_large_it_is() {
 #[test]
 fn what_others_bound_is_counted_as_long_as_it_lives() {
     let mut index = cluster(&[("n", mps())]);
-    index.others_listing();
-    index.show_other(&shown("big", Some("n"), "Running", &json!({"nvidia.com/gpu": "7"}), None));
-    index.show_other(&shown("none", Some("n"), "Running", &json!({"cpu": "1"}), None));
-    index.show_other(&shown("elsewhere", Some("m"), "Running", &one_gpu(), None));
-    index.others_listed();
+    index.nodes().objects().begin_unlabelled_list();
+    index.nodes().show_unlabelled(&shown("big", Some("n"), "Running", &json!({"nvidia.com/gpu": "7"}), None));
+    index.nodes().show_unlabelled(&shown("none", Some("n"), "Running", &json!({"cpu": "1"}), None));
+    index.nodes().show_unlabelled(&shown("elsewhere", Some("m"), "Running", &one_gpu(), None));
+    index.nodes().end_unlabelled_list();
     assert_eq!(held(&index, "n"), 7);
     let (a, b) = (ten("a"), ten("b"));
     assert_eq!(reserve(&mut index, &a, "n"), Ok(()));
     assert_eq!(reserve(&mut index, &b, "n"), Err(Refusal::NoRoom.into()));
-    index.hide_other(&PodUid::new("uid-big"));
+    index.nodes().hide_unlabelled(&PodUid::new("uid-big"));
     assert_eq!(reserve(&mut index, &b, "n"), Ok(()));
-    index.others_listing();
-    index.others_listed();
+    index.nodes().objects().begin_unlabelled_list();
+    index.nodes().end_unlabelled_list();
     assert_eq!(held(&index, "n"), 2, "promises are no business of that watch");
 }
 
@@ -292,8 +298,8 @@ fn a_pod_that_loses_kerfs_label_holds_on_until_it_is_gone() {
     bind(&mut index, &pod, "n");
     index.hide_pod(&kerfs(&pod, Some("n")));
     assert_eq!(held(&index, "n"), 1, "the other watch has not shown it yet");
-    index.show_other(&kerfs(&pod, Some("n")));
-    index.hide_other(&pod.uid);
+    index.nodes().show_unlabelled(&kerfs(&pod, Some("n")));
+    index.nodes().hide_unlabelled(&pod.uid);
     assert_eq!(held(&index, "n"), 0);
 }
 
@@ -341,9 +347,9 @@ fn a_slice_that_is_fixed_is_taken_before_one_that_could_be_cut_otherwise() {
 fn a_node_is_managed_as_long_as_it_has_a_gpu_node_and_what_is_held_there_counts_again_afterwards() {
     let mut index = cluster(&[("n", mps())]);
     bind(&mut index, &ten("a"), "n");
-    index.show_node(&GpuNode::new(&"n".into()));
+    index.nodes().show_gpu_node(&GpuNode::new(&"n".into()));
     assert_eq!(refusals(&filter(&mut index, &ten("b"), &["n"], Instant::now())), [Refusal::NotConnected]);
-    index.remove_node(&"n".into());
+    index.nodes().remove_gpu_node(&"n".into());
     assert_eq!(held(&index, "n"), 1);
     assert_eq!(filter(&mut index, &ten("b"), &["n"], Instant::now()).fitting, ["n"]);
 }
@@ -366,17 +372,14 @@ fn pods_that_never_met_kerf_are_counted_and_bound_by_name() {
     let pod = |name: &str, node| shown(name, node, "Pending", &one_gpu(), None);
     for name in ["a", "b"] {
         assert_eq!(filter(&mut index, &plain(name), &["n"], Instant::now()).fitting, ["n"]);
-        index.reserve_plain(&pod(name, None), &"n".into()).unwrap();
+        index.reserving().reserve_plain(&pod(name, None), &"n".into()).unwrap();
     }
     assert_eq!(refusals(&filter(&mut index, &plain("c"), &["n"], Instant::now())), [Refusal::NoRoom]);
-    assert_eq!(index.reserve_plain(&pod("c", None), &"n".into()), Err(Refusal::NoRoom));
-    index.show_other(&pod("a", Some("n")));
-    index.hide_other(&plain("a").uid);
+    assert_eq!(index.reserving().reserve_plain(&pod("c", None), &"n".into()), Err(Refusal::NoRoom));
+    index.nodes().show_unlabelled(&pod("a", Some("n")));
+    index.nodes().hide_unlabelled(&plain("a").uid);
     assert_eq!(filter(&mut index, &plain("c"), &["n"], Instant::now()).fitting, ["n"]);
-    assert!(
-        index.lead.unschedulable.pods().next().is_none(),
-        "nothing is written on a pod that is not kerf's"
-    );
+    assert!(index.unschedulable.pods().next().is_none(), "nothing is written on a pod that is not kerf's");
 }
 
 #[test]
@@ -392,17 +395,17 @@ fn who_waits_is_called_when_a_device_is_free_again() {
     bind(&mut index, &any("first"), "n");
     index.show_pod(kerfs(&waits, None));
     assert!(filter(&mut index, &waits, &["n"], now).fitting.is_empty());
-    assert!(index.wake(now).is_empty());
+    assert!(index.requeue(now).is_empty());
     index.pod_gone(&PodUid::new("uid-first"));
-    assert_eq!(index.wake(now), [(waits.uid.clone(), waits.key.clone())]);
+    assert_eq!(index.requeue(now), [(waits.uid.clone(), waits.key.clone())]);
     // Room also comes when allocatable rises.
     bind(&mut index, &waits, "n");
     let next = any("next");
     index.show_pod(kerfs(&next, None));
     assert!(filter(&mut index, &next, &["n"], now).fitting.is_empty());
-    index.wake(now);
-    index.show_static("n".into(), Some(static_node(&[], &[("gpu", 2)])));
-    assert_eq!(index.wake(now).len(), 1);
+    index.requeue(now);
+    index.nodes().show_static("n".into(), Some(static_node(&[], &[("gpu", 2)])));
+    assert_eq!(index.requeue(now).len(), 1);
 }
 
 #[test]
@@ -416,7 +419,9 @@ fn quotas_count_static_slices_by_what_they_are() {
         },
     });
     let policy: kerf_core::policy::PolicyDocument = serde_json::from_value(policy).unwrap();
-    index.set_policies(&Arc::new(Policies { pods: vec![policy.try_into().unwrap()], nodes: Vec::new() }));
+    index
+        .nodes()
+        .set_policies(&Arc::new(Policies { pods: vec![policy.try_into().unwrap()], nodes: Vec::new() }));
     for name in ["a", "b"] {
         bind(&mut index, &ten(name), "n");
     }
@@ -430,14 +435,14 @@ fn quotas_count_static_slices_by_what_they_are() {
 #[test]
 fn a_leader_answers_once_nodes_and_all_pods_were_listed() {
     let mut index = ClusterIndex::new(1, Terms::default());
-    index.await_statics();
-    index.nodes_listed();
-    index.pods_listed();
+    index.nodes().objects().await_lists();
+    index.nodes().end_gpu_node_list();
+    index.end_pod_list();
     index.take_over();
     assert!(!index.is_listed());
-    index.machines_listed();
+    index.nodes().end_node_list();
     assert!(!index.is_listed());
-    index.others_listed();
+    index.nodes().end_unlabelled_list();
     assert!(index.is_listed());
 }
 
@@ -473,11 +478,11 @@ proptest! {
                 }
                 4 => {
                     if !bound.contains(&number) {
-                        index.post_refused(&pod.uid, now);
+                        index.reserving().refuse_binding(&pod.uid, now);
                     }
                 }
                 _ => {
-                    index.expect(OwnerInEpoch { uid: pod.uid.clone(), key: pod.key.clone(), epoch: 1 }, pod.ask.clone().unwrap(), crate::assumed::KindChoice::default(), &"n".into(), now);
+                    index.scheduling().assume(OwnerInEpoch { uid: pod.uid.clone(), key: pod.key.clone(), epoch: 1 }, pod.ask.clone().unwrap(), crate::assumed::KindChoice::default(), &"n".into(), now);
                 }
             }
             let promised = pods.iter().filter(|pod| index.place_of(&pod.uid).is_some()).count();

@@ -1,9 +1,11 @@
 use super::super::tests::uid;
 use super::*;
+use crate::leader::Former;
 use kerf_core::packing::{Refusal, Terms};
 use kerf_core::static_node::Devices;
 use kerf_core::testing::static_node;
 use std::time::Duration;
+use std::time::Instant;
 
 const LIFE: Duration = super::super::UNCERTAIN;
 
@@ -12,16 +14,16 @@ const LIFE: Duration = super::super::UNCERTAIN;
 fn successor(former: Former, start: Instant, told: Option<u64>) -> ClusterIndex {
     let mut index = ClusterIndex::new(5, Terms::default());
     index.leadership_mut().await_former_epoch();
-    index.succeed(former, start);
-    index.nodes_listed();
-    index.pods_listed();
-    index.show_static("s".into(), Some(static_node(&[], &[("gpu", 8)])));
+    index.nodes().static_nodes().succeed(former, start);
+    index.nodes().end_gpu_node_list();
+    index.end_pod_list();
+    index.nodes().show_static("s".into(), Some(static_node(&[], &[("gpu", 8)])));
     index.rise_over(told);
     index
 }
 
-fn refusal(index: &ClusterIndex) -> Option<Refusal> {
-    index.plain_fit("s", &uid("p"), &Devices::new()).err()
+fn refusal(index: &mut ClusterIndex) -> Option<Refusal> {
+    index.scheduling().plain_fit("s", &uid("p"), &Devices::new()).err()
 }
 
 #[test]
@@ -35,13 +37,13 @@ fn after_a_leader_that_vanished_nobody_comes_to_static_nodes_until_its_requests_
         let start = Instant::now();
         let mut index = successor(former, start, told);
         let expected = waits.then_some(Refusal::LeaderChanged);
-        assert_eq!(refusal(&index), expected, "{former:?}, {told:?}");
+        assert_eq!(refusal(&mut index), expected, "{former:?}, {told:?}");
         assert_eq!(index.leaves_nothing_under_way(), !waits);
         index.tick(start + LIFE.mul_f32(0.99));
-        assert_eq!(refusal(&index), expected);
+        assert_eq!(refusal(&mut index), expected);
         index.take_effects();
         index.tick(start + LIFE);
-        assert_eq!(refusal(&index), None);
+        assert_eq!(refusal(&mut index), None);
         assert_eq!(index.take_effects().changed.contains("s"), waits, "who waits looks again");
         assert!(index.leaves_nothing_under_way());
     }
@@ -50,11 +52,11 @@ fn after_a_leader_that_vanished_nobody_comes_to_static_nodes_until_its_requests_
 #[test]
 fn a_leader_that_vanished_leaves_nothing_where_there_is_no_static_node() {
     let mut index = ClusterIndex::new(5, Terms::default());
-    index.succeed(Former::Vanished, Instant::now());
+    index.nodes().static_nodes().succeed(Former::Vanished, Instant::now());
     assert!(!index.leaves_nothing_under_way(), "nodes are not listed");
-    index.nodes_listed();
-    index.pods_listed();
+    index.nodes().end_gpu_node_list();
+    index.end_pod_list();
     assert!(index.leaves_nothing_under_way());
-    index.show_static("s".into(), Some(static_node(&[], &[("gpu", 8)])));
+    index.nodes().show_static("s".into(), Some(static_node(&[], &[("gpu", 8)])));
     assert!(!index.leaves_nothing_under_way());
 }

@@ -1,10 +1,12 @@
 use super::scene::{Scene, gpu_node};
 use super::*;
 use crate::ask::Ask;
+use crate::pod::KnownPod;
 use crate::template::Template;
 use kerf_core::contract::NodePolicy;
 use kerf_core::ledger::Proposal;
 use kerf_core::names::PodKey;
+use kerf_core::packing::Refusal;
 use kerf_core::packing::Source;
 use kerf_core::testing::request;
 use std::collections::BTreeMap;
@@ -78,17 +80,17 @@ fn a_released_slice_is_nobodys_only_once_the_agent_says_so() {
 fn a_policy_counts_from_the_moment_the_agent_says_it_is_in_force() {
     let mut index = index();
     let ask = Ask::read(Some(&request(SMALL, 1).to_json())).unwrap();
-    assert!(index.place("n", &uid("a"), &ask).is_ok());
+    assert!(index.scheduling().place("n", &uid("a"), &ask).is_ok());
     let shares_only = r#"{"gpus": [{"kinds": ["mps", "time-slicing"]}]}"#;
     let mut written = gpu_node("n");
     written.spec =
         Some(serde_json::json!({"policy": serde_json::from_str::<serde_json::Value>(shares_only).unwrap()}));
-    index.show_node(&written);
-    assert!(index.place("n", &uid("a"), &ask).is_ok(), "it is written and not in force");
+    index.nodes().show_gpu_node(&written);
+    assert!(index.scheduling().place("n", &uid("a"), &ask).is_ok(), "it is written and not in force");
     index.set_policy("n", serde_json::from_str(shares_only).unwrap());
-    assert_eq!(index.place("n", &uid("a"), &ask), Err(Refusal::NeverFits));
+    assert_eq!(index.scheduling().place("n", &uid("a"), &ask), Err(Refusal::NeverFits));
     index.set_policy("n", NodePolicy::default());
-    assert!(index.place("n", &uid("a"), &ask).is_ok());
+    assert!(index.scheduling().place("n", &uid("a"), &ask).is_ok());
 }
 
 /// The index finds once a second which nodes' policies are due, and each such GpuNode is then read from the API server.
@@ -101,19 +103,25 @@ fn a_node_whose_agent_is_away_is_filled_by_what_its_gpu_node_says() {
         nodes: kerf_core::selector::NodeMatch::default(),
         rule: kerf_core::policy::NodeRule::Managed(serde_json::from_value(policy.clone()).unwrap()),
     };
-    index.set_policies(&Arc::new(kerf_core::policy::Policies { nodes: vec![rules], ..Default::default() }));
-    index.show_labels("n".into(), Some(BTreeMap::new()));
-    assert_eq!(index.unfilled_nodes(), [NodeName::new("n")]);
+    index
+        .nodes()
+        .set_policies(&Arc::new(kerf_core::policy::Policies { nodes: vec![rules], ..Default::default() }));
+    index.nodes().objects().set_labels("n".into(), Some(BTreeMap::new()));
+    assert_eq!(index.node_policies().unfilled_nodes(), [NodeName::new("n")]);
     let mut filled = gpu_node("n");
     filled.metadata.annotations = Some([(kerf_core::keys::NODE_POLICY.to_owned(), "p".to_owned())].into());
     filled.spec = Some(serde_json::json!({"policy": policy}));
-    index.show_node(&filled);
-    assert_eq!(index.unfilled_nodes(), [""; 0].map(NodeName::new), "the agent takes its time");
+    index.nodes().show_gpu_node(&filled);
+    assert_eq!(
+        index.node_policies().unfilled_nodes(),
+        [""; 0].map(NodeName::new),
+        "the agent takes its time"
+    );
     index.disconnect("n");
-    assert_eq!(index.unfilled_nodes(), [""; 0].map(NodeName::new));
+    assert_eq!(index.node_policies().unfilled_nodes(), [""; 0].map(NodeName::new));
     filled.spec = Some(serde_json::json!({"policy": "?"}));
-    index.show_node(&filled);
-    assert_eq!(index.unfilled_nodes(), [""; 0].map(NodeName::new), "nothing is known of it");
+    index.nodes().show_gpu_node(&filled);
+    assert_eq!(index.node_policies().unfilled_nodes(), [""; 0].map(NodeName::new), "nothing is known of it");
 }
 
 #[test]
@@ -153,7 +161,7 @@ fn a_pod_that_leaves_the_watch_alive_is_looked_up_before_its_slices_are_given_ba
     index.hide_pod(&known("a", Some("n")));
     let effects = index.take_effects();
     assert!(effects.released.is_empty() && effects.unconfirmed.contains(&uid("a")));
-    assert_eq!(index.promised_pod(&uid("a")), Some(PodKey::new("default", "a")));
+    assert_eq!(index.reserving().reserved_pod(&uid("a")), Some(PodKey::new("default", "a")));
     // It runs on without its label, and is looked up again at each resync.
     index.show_stray(known("a", Some("n")));
     index.resync(Instant::now());
@@ -168,9 +176,9 @@ fn promises_to_pods_that_vanished_while_nobody_looked_are_looked_up() {
     reserve(&mut index, "a");
     reserve(&mut index, "b");
     index.take_effects();
-    index.pods_listing();
+    index.begin_pod_list();
     index.show_pod(known("b", None));
-    index.pods_listed();
+    index.end_pod_list();
     assert_eq!(index.take_effects().unconfirmed.into_iter().collect::<Vec<_>>(), [uid("a")]);
 }
 
@@ -178,9 +186,9 @@ fn promises_to_pods_that_vanished_while_nobody_looked_are_looked_up() {
 fn a_node_that_a_new_listing_does_not_show_is_gone() {
     let mut index = index();
     reserve(&mut index, "a");
-    index.nodes_listing();
-    index.nodes_listed();
-    assert!(index.node(&"n".into()).is_none());
+    index.nodes().begin_gpu_node_list();
+    index.nodes().end_gpu_node_list();
+    assert!(index.managed().get(&"n".into()).is_none());
     assert_eq!(index.place_of(&uid("a")), None);
 }
 
@@ -189,8 +197,9 @@ fn promises_are_counted_by_how_far_they_are() {
     let mut index = index();
     reserve(&mut index, "a");
     index.show_pod(known("b", None));
-    index.propose(&uid("b"), &PodKey::new("default", "b"), &"n".into(), None).unwrap();
-    let counts: Vec<usize> = index.reservation_counts().into_iter().map(|(_, count)| count).collect();
+    index.reserving().propose(&uid("b"), &PodKey::new("default", "b"), &"n".into(), None).unwrap();
+    let counts: Vec<usize> =
+        index.statistics().reservation_counts().into_iter().map(|(_, count)| count).collect();
     assert_eq!(counts, [0, 1, 1]);
 }
 
@@ -201,9 +210,9 @@ fn a_pod_that_ended_before_its_promise_is_looked_up_when_its_binding_is_refused(
     let ask = Ask::read(Some(&request("nvidia.com/mig-1g.10gb", 1).to_json())).unwrap();
     index.reserve(&uid("brief"), &key, &"n".into(), Some(ask)).unwrap();
     let until = Instant::now();
-    index.begin_binding(&uid("brief"), &key, until);
+    index.bindings().send(&uid("brief"), &key, until);
     index.take_effects();
-    index.post_refused(&uid("brief"), until);
+    index.reserving().refuse_binding(&uid("brief"), until);
     assert!(index.take_effects().unconfirmed.contains(&uid("brief")));
     index.pod_gone(&uid("brief"));
     assert_eq!(index.place_of(&uid("brief")), None, "its slice is free again");

@@ -10,6 +10,7 @@ use super::scene::Agent;
 use super::*;
 use crate::ask::Ask;
 use crate::filter::{Candidate, filter, prioritize};
+use crate::pod::KnownPod;
 use crate::template::Template;
 use kerf_core::contract::{Chosen, GpuNodeStatus, RequestDocument, Wanted};
 use kerf_core::kind::Kind;
@@ -176,17 +177,17 @@ impl World {
         (0..NODES.len()).for_each(|node| self.lose_orders(&name(node)));
         self.silent.clear();
         self.index = ClusterIndex::new(self.epoch, Terms::default());
-        self.index.set_policies(&policies());
+        self.index.nodes().set_policies(&policies());
         for (name, agent) in &mut self.agents {
-            self.index.show_node(&super::scene::gpu_node(name.as_str()));
+            self.index.nodes().show_gpu_node(&super::scene::gpu_node(name.as_str()));
             agent.reconnect(&mut self.index);
         }
-        self.index.nodes_listed();
-        self.index.pods_listing();
+        self.index.nodes().end_gpu_node_list();
+        self.index.begin_pod_list();
         for pod in self.pods.values() {
             self.index.show_pod(known(pod));
         }
-        self.index.pods_listed();
+        self.index.end_pod_list();
         self.index.take_over();
         self.follow_up();
     }
@@ -230,7 +231,7 @@ impl World {
             Step::Reconnect { node } => {
                 self.lose_orders(&name(*node));
                 let agent = self.agents.get_mut(&name(*node)).unwrap();
-                self.index.end_copy(&name(*node), agent.connection);
+                self.index.nodes().agents().disconnect(&name(*node), agent.connection);
                 agent.reconnect(&mut self.index);
             }
             Step::Silence { node, is_silent } => self.silence(&name(*node), *is_silent),
@@ -252,7 +253,7 @@ impl World {
         } else {
             self.silent.remove(name);
         }
-        self.index.show_silent(&self.silent);
+        self.index.nodes().agents().set_unresponsive(&self.silent);
         let sent = self.pods.iter().filter(|(_, pod)| pod.bound.is_none() && pod.sent.as_ref() == Some(name));
         for uid in sent.map(|(uid, _)| uid.clone()).collect::<Vec<_>>() {
             self.schedule(&uid);
@@ -322,9 +323,9 @@ impl World {
     fn bind(&mut self, uid: &PodUid) {
         let pod = self.pods[uid].clone();
         let Some(node) = pod.sent.clone() else { return self.schedule(uid) };
-        let expected = self.index.lead.assumed.get(uid).map(|expected| expected.choice.plan.clone());
+        let expected = self.index.assumed.get(uid).map(|expected| expected.choice.plan.clone());
         let is_kept = self.index.place_of(uid).is_some();
-        match self.index.propose(uid, &pod.candidate.key, &node, pod.candidate.ask.clone().ok()) {
+        match self.index.reserving().propose(uid, &pod.candidate.key, &node, pod.candidate.ask.clone().ok()) {
             Ok(proposal) => {
                 check_kinds(&pod, &proposal, expected.filter(|_| !is_kept));
                 let order = Order { epoch: self.epoch, kind: OrderKind::Reserve(proposal) };
@@ -342,13 +343,13 @@ impl World {
         agent.report(&mut self.index);
         match &order.kind {
             OrderKind::Reserve(Proposal { owner, .. }) if answer.is_ok() => {
-                self.index.answered(&owner.uid, name, agent.connection);
+                self.index.nodes().agents().answer(&owner.uid, name, agent.connection);
             }
             OrderKind::Reserve(Proposal { owner, .. }) => {
-                self.index.rejected(&owner.uid, name, agent.connection, self.now);
+                self.index.reserving().reject(&owner.uid, name, agent.connection, self.now);
             }
             OrderKind::Release { uid, .. } => {
-                self.index.release_answered(uid, name, agent.connection);
+                self.index.nodes().agents().answer_release(uid, name, agent.connection);
             }
             OrderKind::Mark { .. } | OrderKind::Outcome { .. } => {}
         }
@@ -362,8 +363,8 @@ impl World {
     fn look(&mut self, uid: &PodUid) {
         let pod = self.pods[uid].clone();
         let (Some(node), None) = (pod.sent, pod.bound) else { return };
-        self.index.shown_slices(uid, &node);
-        let Some(shown) = self.index.node(&node).map(|shown| &shown.status) else { return };
+        self.index.reserving().shown_slices(uid, &node);
+        let Some(shown) = self.index.managed().get(&node).map(|shown| &shown.status) else { return };
         let mut own = shown.slices.iter().filter(|s| s.reservation.as_ref().is_some_and(|r| r.uid == *uid));
         let is_ready = own.clone().next().is_some() && own.all(|slice| slice.ready_for.as_ref() == Some(uid));
         let agent = self.agents.get_mut(&node).unwrap();
@@ -434,7 +435,7 @@ fn check_kinds(pod: &Pod, proposal: &Proposal, expected: Option<KindPlan>) {
 /// Checks, once everything is delivered, that the copies equal the ledgers and that no gone pod has a reservation.
 fn check_at_rest(world: &mut World) {
     world.silent.clear();
-    world.index.show_silent(&world.silent);
+    world.index.nodes().agents().set_unresponsive(&world.silent);
     for pod in world.pods.values() {
         world.index.show_pod(known(pod));
     }
@@ -447,7 +448,7 @@ fn check_at_rest(world: &mut World) {
         }
     }
     for (name, agent) in &world.agents {
-        let (ledger, shown) = (agent.node.ledger.desired(), world.index.node(name).unwrap());
+        let (ledger, shown) = (agent.node.ledger.desired(), world.index.managed().get(name).unwrap());
         for slice in &ledger.slices {
             let promised = slice.reservation.as_ref();
             assert!(

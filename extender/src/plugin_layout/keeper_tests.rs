@@ -36,9 +36,9 @@ fn keeper(api: &Arc<ApiStandIn>) -> Keeper {
         CancellationToken::new(),
     );
     term.with(|index| {
-        index.show_static("n".into(), Some(static_node(&[], &[("gpu", 4)])));
-        index.nodes_listed();
-        index.pods_listed();
+        index.nodes().show_static("n".into(), Some(static_node(&[], &[("gpu", 4)])));
+        index.nodes().end_gpu_node_list();
+        index.end_pod_list();
     });
     holding(api, &json!([]));
     Keeper::new(term, Flags::parse_from(["-"]).plugin)
@@ -89,14 +89,17 @@ async fn labels_are_led_back_only_where_no_pod_is_about_to_come() {
     keeper.hear(node(&api).into());
     let coming: SlicedPod = serde_json::from_value(pod()).unwrap();
     let coming: KnownPod = coming.into();
-    keeper.term.with(|index| index.reserve_plain(&coming, &"n".into())).unwrap();
+    keeper.term.with(|index| index.reserving().reserve_plain(&coming, &"n".into())).unwrap();
     keeper.look().await;
     assert_eq!(api.get(NODE).unwrap()["metadata"]["labels"][CONFIG], "a", "a pod is being bound");
 
     keeper.term.with(|index| index.pod_gone(&coming.uid));
     keeper.look().await;
     assert_eq!(api.get(NODE).unwrap()["metadata"]["labels"].get(CONFIG), None);
-    assert!(!keeper.term.with(|index| index.is_open(&"n".into())), "the plugin has not followed");
+    assert!(
+        !keeper.term.with(|index| index.preemption().serves_reserved(&"n".into()).is_ok()),
+        "the plugin has not followed"
+    );
 }
 
 #[tokio::test]
@@ -136,7 +139,7 @@ async fn mig_devices_get_other_names_only_where_no_pod_is_about_to_come() {
     let strategy = || api.get(path).unwrap()["spec"]["mig"]["strategy"].clone();
     let coming: SlicedPod = serde_json::from_value(pod()).unwrap();
     let coming: KnownPod = coming.into();
-    keeper.term.with(|index| index.reserve_plain(&coming, &"n".into())).unwrap();
+    keeper.term.with(|index| index.reserving().reserve_plain(&coming, &"n".into())).unwrap();
     keeper.write(decision.clone()).await;
     assert_eq!(strategy(), "single", "a pod is being bound");
 
@@ -144,10 +147,13 @@ async fn mig_devices_get_other_names_only_where_no_pod_is_about_to_come() {
     keeper.write(decision).await;
     assert_eq!(strategy(), "mixed");
     keeper.open_nodes();
-    assert!(!keeper.term.with(|index| index.is_open(&"n".into())), "the plugin has not followed");
+    assert!(
+        !keeper.term.with(|index| index.preemption().serves_reserved(&"n".into()).is_ok()),
+        "the plugin has not followed"
+    );
     keeper.write(Decision::default()).await;
     keeper.open_nodes();
-    assert!(keeper.term.with(|index| index.is_open(&"n".into())));
+    assert!(keeper.term.with(|index| index.preemption().serves_reserved(&"n".into()).is_ok()));
 }
 
 /// Sets a `ClusterPolicy` that gives the MIG devices of `n` their names of strategy `mixed`.
@@ -168,12 +174,14 @@ fn renaming(api: &ApiStandIn) {
 async fn no_pod_comes_to_a_static_node_before_a_new_leader_knows_whose_mig_devices_are_renamed() {
     let api = ApiStandIn::new();
     let mut keeper = keeper(&api);
-    let is_open = |keeper: &Keeper, name: &str| keeper.term.with(|index| index.is_open(&name.into()));
+    let is_open = |keeper: &Keeper, name: &str| {
+        keeper.term.with(|index| index.preemption().serves_reserved(&name.into()).is_ok())
+    };
     let theirs: SlicedPod = serde_json::from_value(pod()).unwrap();
     keeper.term.with(|index| {
-        index.await_changes();
-        index.show_static("m".into(), Some(static_node(&[], &[("gpu", 4)])));
-        index.show_other(&KnownPod { node: Some("n".into()), ..theirs.into() });
+        index.nodes().static_nodes().await_changes();
+        index.nodes().show_static("m".into(), Some(static_node(&[], &[("gpu", 4)])));
+        index.nodes().show_unlabelled(&KnownPod { node: Some("n".into()), ..theirs.into() });
     });
     renaming(&api);
     keeper.hear(node(&api).into());
@@ -196,8 +204,8 @@ async fn static_nodes_are_closed_from_the_beginning_where_there_are_policies_and
         let stop = CancellationToken::new();
         let term = Term::new(api.client(), metrics, 1, Terms::default(), policies, stop);
         assert_ne!(begins(&term, RightsArgs { moves: true, recreate: None, layouts }), is_open);
-        term.with(|index| index.show_static("n".into(), Some(static_node(&[], &[("gpu", 4)]))));
-        assert_eq!(term.with(|index| index.is_open(&"n".into())), is_open);
+        term.with(|index| index.nodes().show_static("n".into(), Some(static_node(&[], &[("gpu", 4)]))));
+        assert_eq!(term.with(|index| index.preemption().serves_reserved(&"n".into()).is_ok()), is_open);
     }
 }
 
@@ -211,7 +219,10 @@ async fn a_node_stays_closed_as_long_as_nobody_knows_whether_its_labels_were_wri
         keeper.look().await;
         assert_eq!(api.get(NODE).unwrap()["metadata"]["labels"].get(CONFIG).is_none(), is_written);
         keeper.open_nodes();
-        assert_eq!(keeper.term.with(|index| index.is_open(&"n".into())), !is_written);
+        assert_eq!(
+            keeper.term.with(|index| index.preemption().serves_reserved(&"n".into()).is_ok()),
+            !is_written
+        );
         let shown: NodeView = serde_json::from_value(api.get(NODE).unwrap()).unwrap();
         keeper.hear(shown.into());
         assert!(keeper.seen[&NodeName::new("n")].record.is_some());

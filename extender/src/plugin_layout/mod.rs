@@ -54,7 +54,7 @@ pub fn applies(policies: &PolicySource, rights: RightsArgs) -> bool {
 pub fn begins(term: &Term, rights: RightsArgs) -> bool {
     let begins = applies(&term.policies, rights);
     if begins {
-        term.with(ClusterIndex::await_changes);
+        term.with(|index| index.nodes().static_nodes().await_changes());
     }
     begins
 }
@@ -64,7 +64,7 @@ pub fn begins(term: &Term, rights: RightsArgs) -> bool {
 pub async fn run(term: Arc<Term>, settings: PluginArgs) {
     let stop = term.stop.clone();
     // The Nodes must be as they were read in this term, because they show which static nodes are being changed.
-    let are_read = term.until(|index| index.is_listed() && !index.has_unread_statics());
+    let are_read = term.until(ClusterIndex::can_answer);
     if stop.run_until_cancelled(are_read).await.is_none() {
         return;
     }
@@ -218,7 +218,7 @@ impl Keeper {
             // A replica that may not read the `ClusterPolicy` has written nothing there, and an unreadable one names no
             // node. Waiting would not help.
         }
-        self.term.with(ClusterIndex::know_changes);
+        self.term.with(|index| index.nodes().know_changes());
         self.has_taken_over = true;
         true
     }
@@ -232,7 +232,8 @@ impl Keeper {
     }
 
     fn shut(&self, names: &BTreeSet<NodeName>) {
-        self.term.with(|index| names.iter().for_each(|name| index.shut_static(name)));
+        self.term
+            .with(|index| names.iter().for_each(|name| index.nodes().static_nodes().close_at_once(name)));
     }
 
     /// Opens the nodes that were closed for a change and are no longer being changed.
@@ -245,7 +246,7 @@ impl Keeper {
                 || self.closed.contains(name)
                 || self.in_doubt.get(name).is_some_and(|version| self.versions.get(name) == Some(version))
         };
-        self.term.with(|index| index.open_statics(is_changing));
+        self.term.with(|index| index.nodes().open_static_nodes(is_changing));
     }
 
     /// Whether nothing is left of layouts: no `ConfigMap` with keys, no record in the `ClusterPolicy`, no condition.
@@ -368,13 +369,14 @@ impl Keeper {
     /// asked for.
     fn close_all(&self, names: &BTreeSet<NodeName>) -> bool {
         // `filter` and `count` visit every node, so that each is closed, also after one that cannot be closed yet.
-        self.term.with(|index| names.iter().filter(|name| !index.close_static(name)).count() == 0)
+        self.term
+            .with(|index| names.iter().filter(|name| !index.nodes().static_nodes().close(name)).count() == 0)
     }
 
     async fn write_node(&mut self, name: &NodeName, decision: NodeDecision) -> Result<(), ApiFailure> {
         if let (Some(write), Some(version)) = (&decision.write, self.versions.get(name)) {
             let changes = self.seen.get(name).is_some_and(|seen| write.changes(seen));
-            if changes && !self.term.with(|index| index.close_static(name)) {
+            if changes && !self.term.with(|index| index.nodes().static_nodes().close(name)) {
                 // A pod has come, or is about to come, since the holders were asked for.
                 return Ok(());
             }

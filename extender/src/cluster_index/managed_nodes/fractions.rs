@@ -5,6 +5,7 @@
 
 use super::IndexedNode;
 use crate::ask::Ask;
+use crate::cluster_index::node_objects::Machine;
 use crate::compute::Compute;
 use hashbrown::HashMap;
 use kerf_core::contract::Shape;
@@ -17,21 +18,6 @@ use kerf_core::packing::fraction::{
 };
 use kerf_core::units::{MemoryMib, SizeGb};
 use std::collections::BTreeMap;
-
-/// CPU and memory of a node.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Machine {
-    /// What the node has for pods.
-    pub size: Compute,
-    /// What pods use: those without kerf's label, and those that have reservations.
-    pub taken: Compute,
-}
-
-impl Machine {
-    pub fn left(self) -> Compute {
-        self.size.minus(self.taken)
-    }
-}
 
 /// The cost of a node that can serve a share by its reservations but has no CPU or memory left by these figures. Such a
 /// node comes last.
@@ -147,7 +133,7 @@ fn taken(shape: Shape, gpu: MemoryMib) -> Request {
 }
 
 /// The one slice that a pod asks for, if its kind is known before its place.
-pub(super) fn only_slice(ask: &Ask) -> Option<(Kind, SizeGb)> {
+pub(crate) fn only_slice(ask: &Ask) -> Option<(Kind, SizeGb)> {
     match ask.document.containers.as_slice() {
         [only] if only.count == 1 => Some((only.only_kind()?, only.resource.size()?)),
         _ => None,

@@ -1,4 +1,4 @@
-//! Static nodes in the index: what NVIDIA's device plugin offers there, which pods hold it, and open binds.
+//! What pods hold of NVIDIA's device plugin, or have reserved for an open bind.
 //!
 //! No reservation is written anywhere, because the Binding is the commit. What is free is allocatable, less what bound
 //! pods ask for, whichever scheduler bound them, less reservations whose pods are not seen bound yet. All reservations
@@ -7,21 +7,21 @@
 use crate::ask::Ask;
 use hashbrown::{HashMap, HashSet};
 use kerf_core::names::{NodeName, PodKey, PodUid};
-use kerf_core::static_node::{Devices, StaticNode, sum};
+use kerf_core::static_node::{Devices, sum};
 use std::sync::Arc;
 
 /// The watch that shows a pod.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Shower {
+pub enum PodWatch {
     /// The watch of pods with kerf's label.
-    Sliced,
+    Labelled,
     /// The watch of pods without it.
-    Others,
+    Unlabelled,
 }
 
 /// What a pod has of its node.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub(super) struct Holds {
+pub(crate) struct Holds {
     /// Devices of NVIDIA's device plugin, or what goes by their names.
     pub devices: Arc<Devices>,
     /// Whether it has slices that one of kerf's agents made.
@@ -33,22 +33,22 @@ pub(super) struct Holds {
 struct Holder {
     node: NodeName,
     holds: Holds,
-    sliced: bool,
-    other: bool,
+    is_labelled: bool,
+    is_unlabelled: bool,
 }
 
 impl Holder {
-    fn mark(&mut self, by: Shower) -> &mut bool {
+    fn mark(&mut self, by: PodWatch) -> &mut bool {
         match by {
-            Shower::Sliced => &mut self.sliced,
-            Shower::Others => &mut self.other,
+            PodWatch::Labelled => &mut self.is_labelled,
+            PodWatch::Unlabelled => &mut self.is_unlabelled,
         }
     }
 }
 
 /// The reservation of a pod that is being bound.
 #[derive(Debug, Clone)]
-pub(super) struct Promised {
+pub(crate) struct StaticReservation {
     pub node: NodeName,
     pub key: PodKey,
     pub devices: Devices,
@@ -60,7 +60,7 @@ pub(super) struct Promised {
 #[derive(Debug, Default)]
 struct Here {
     holders: HashSet<PodUid>,
-    promised: HashSet<PodUid>,
+    reserved: HashSet<PodUid>,
     /// The sum of all devices that are held or reserved.
     taken: Devices,
     /// How many holders have slices that one of kerf's agents made.
@@ -85,62 +85,33 @@ impl Here {
     }
 }
 
+/// The devices that pods hold or have reserved.
 #[derive(Debug, Default)]
-pub(super) struct Statics {
-    nodes: HashMap<NodeName, StaticNode>,
+pub(super) struct HeldDevices {
     holders: HashMap<PodUid, Holder>,
-    promises: HashMap<PodUid, Promised>,
+    reservations: HashMap<PodUid, StaticReservation>,
     /// By node, static or not, because a node that is managed now may be static later.
     here: HashMap<NodeName, Here>,
-    /// Nodes that are closed to pods, because they are about to be changed.
-    closed: HashSet<NodeName>,
-    /// True until it is known which nodes a former leader has begun to change: all nodes are closed.
-    are_unknown: bool,
-    /// True while a former leader may have Bindings under way: all nodes are closed.
-    are_waiting: bool,
-    /// True while what pods hold may be older than this term: all nodes are closed.
-    are_unread: bool,
 }
 
-impl Statics {
-    /// What a Node offers, by its labels and allocatable.
-    pub fn node(&self, name: &str) -> Option<&StaticNode> {
-        self.nodes.get(name)
-    }
-
-    pub fn names(&self) -> impl Iterator<Item = &NodeName> {
-        self.nodes.keys()
-    }
-
-    /// Updates a node. Returns whether it offers something else now.
-    pub fn show(&mut self, name: &NodeName, node: Option<StaticNode>) -> bool {
-        if self.nodes.get(name) == node.as_ref() {
-            return false;
-        }
-        match node {
-            Some(node) => drop(self.nodes.insert(name.clone(), node)),
-            None => drop(self.nodes.remove(name)),
-        }
-        true
-    }
-
+impl HeldDevices {
     /// Records that a pod is bound to `node` and holds this, which may be nothing. Returns the nodes at which something
     /// changed.
-    pub fn hold(&mut self, uid: &PodUid, node: &NodeName, holds: Holds, by: Shower) -> Vec<NodeName> {
+    pub fn hold(&mut self, uid: &PodUid, node: &NodeName, holds: Holds, by: PodWatch) -> Vec<NodeName> {
         let mut changed: Vec<NodeName> = self.release(uid).into_iter().collect();
         if holds == Holds::default() {
             changed.extend(self.leave(uid, by));
             return changed;
         }
-        let marks = self.holders.get(uid).map(|holder| (holder.sliced, holder.other));
+        let marks = self.holders.get(uid).map(|holder| (holder.is_labelled, holder.is_unlabelled));
         if self.holders.get(uid).is_none_or(|holder| holder.holds != holds || holder.node != *node) {
             changed.extend(self.drop_holder(uid));
             let here = self.here.entry(node.clone()).or_default();
             here.holders.insert(uid.clone());
             here.add(&holds.devices);
             here.sliced += usize::from(holds.slices);
-            let (sliced, other) = marks.unwrap_or_default();
-            let holder = Holder { node: node.clone(), holds, sliced, other };
+            let (is_labelled, is_unlabelled) = marks.unwrap_or_default();
+            let holder = Holder { node: node.clone(), holds, is_labelled, is_unlabelled };
             self.holders.insert(uid.clone(), holder);
             changed.push(node.clone());
         }
@@ -151,16 +122,16 @@ impl Statics {
     }
 
     /// Records that a watch no longer shows a pod, or shows that it has ended.
-    pub fn leave(&mut self, uid: &PodUid, by: Shower) -> Option<NodeName> {
+    pub fn leave(&mut self, uid: &PodUid, by: PodWatch) -> Option<NodeName> {
         let holder = self.holders.get_mut(uid)?;
         *holder.mark(by) = false;
-        if holder.sliced || holder.other { None } else { self.drop_holder(uid) }
+        if holder.is_labelled || holder.is_unlabelled { None } else { self.drop_holder(uid) }
     }
 
     /// Records that a pod lost kerf's label and lives on. The other watch will show it, but may not have done so yet.
     pub fn hand_over(&mut self, uid: &PodUid) {
         if let Some(holder) = self.holders.get_mut(uid) {
-            (holder.sliced, holder.other) = (false, true);
+            (holder.is_labelled, holder.is_unlabelled) = (false, true);
         }
     }
 
@@ -169,7 +140,7 @@ impl Statics {
     }
 
     /// Ends a watch's list: pods that it did not contain are gone.
-    pub fn retain(&mut self, by: Shower, is_shown: impl Fn(&PodUid) -> bool) -> Vec<NodeName> {
+    pub fn retain(&mut self, by: PodWatch, is_shown: impl Fn(&PodUid) -> bool) -> Vec<NodeName> {
         let gone = self.holders.keys().filter(|uid| !is_shown(uid)).cloned().collect::<Vec<_>>();
         gone.iter().filter_map(|uid| self.leave(uid, by)).collect()
     }
@@ -189,39 +160,39 @@ impl Statics {
         if remove(here) {
             here.remove(devices);
         }
-        if here.holders.is_empty() && here.promised.is_empty() {
+        if here.holders.is_empty() && here.reserved.is_empty() {
             self.here.remove(node);
         }
     }
 
     /// Reserves devices for a pod that is about to be bound.
-    pub fn promise(&mut self, uid: &PodUid, promised: Promised) {
+    pub fn reserve(&mut self, uid: &PodUid, reserved: StaticReservation) {
         self.release(uid);
-        let here = self.here.entry(promised.node.clone()).or_default();
-        here.promised.insert(uid.clone());
-        here.add(&promised.devices);
-        self.promises.insert(uid.clone(), promised);
+        let here = self.here.entry(reserved.node.clone()).or_default();
+        here.reserved.insert(uid.clone());
+        here.add(&reserved.devices);
+        self.reservations.insert(uid.clone(), reserved);
     }
 
-    pub fn promised(&self, uid: &PodUid) -> Option<&Promised> {
-        self.promises.get(uid)
+    pub fn reservation(&self, uid: &PodUid) -> Option<&StaticReservation> {
+        self.reservations.get(uid)
     }
 
-    pub fn promises(&self) -> impl Iterator<Item = (&PodUid, &Promised)> {
-        self.promises.iter()
+    pub fn reservations(&self) -> impl Iterator<Item = (&PodUid, &StaticReservation)> {
+        self.reservations.iter()
     }
 
     /// Releases a reservation, and returns its node.
     pub fn release(&mut self, uid: &PodUid) -> Option<NodeName> {
-        let promised = self.promises.remove(uid)?;
-        self.take_away(&promised.node, &promised.devices, |here| here.promised.remove(uid));
-        Some(promised.node)
+        let reserved = self.reservations.remove(uid)?;
+        self.take_away(&reserved.node, &reserved.devices, |here| here.reserved.remove(uid));
+        Some(reserved.node)
     }
 
     /// Releases the reservations on a node that is no longer static.
     pub fn release_on(&mut self, node: &NodeName) {
-        let promised = self.here.get(node).map(|here| here.promised.clone()).unwrap_or_default();
-        promised.iter().for_each(|uid| drop(self.release(uid)));
+        let reserved = self.here.get(node).map(|here| here.reserved.clone()).unwrap_or_default();
+        reserved.iter().for_each(|uid| drop(self.release(uid)));
     }
 
     /// The pods that hold something of a node.
@@ -235,69 +206,23 @@ impl Statics {
         self.here.get(node).is_some_and(|here| here.sliced > 0)
     }
 
-    /// Closes a node, if no pod is on it and none is on its way. Returns whether it is closed.
-    pub fn close(&mut self, node: &NodeName) -> bool {
-        let is_free = !self.are_waiting() && !self.here.contains_key(node);
-        if is_free {
-            self.closed.insert(node.clone());
-        }
-        is_free
+    /// Whether no pod is on a node and none is on its way.
+    pub fn are_none_on(&self, node: &NodeName) -> bool {
+        !self.here.contains_key(node)
     }
 
-    /// Closes a node that is already being changed, even if pods are on it.
-    pub fn shut(&mut self, node: &NodeName) {
-        self.closed.insert(node.clone());
-    }
-
-    /// Sets whether it is unknown which nodes are closed.
-    pub fn set_unknown(&mut self, are_unknown: bool) {
-        self.are_unknown = are_unknown;
-    }
-
-    /// Sets whether a former leader's Bindings may be under way.
-    pub fn set_waiting(&mut self, are_waiting: bool) {
-        self.are_waiting = are_waiting;
-    }
-
-    /// Sets whether what pods hold may be older than this term.
-    pub fn set_unread(&mut self, are_unread: bool) {
-        self.are_unread = are_unread;
-    }
-
-    pub fn are_unread(&self) -> bool {
-        self.are_unread
-    }
-
-    /// Whether all nodes are closed because of a former leader.
-    pub fn are_waiting(&self) -> bool {
-        self.are_waiting || self.are_unread
-    }
-
-    /// Forgets what only a leader knows: reservations, and which nodes are closed. Returns the nodes at which something
-    /// changed.
-    pub fn forget_leader(&mut self) -> Vec<NodeName> {
-        self.closed.clear();
-        (self.are_unknown, self.are_waiting, self.are_unread) = (false, false, false);
-        let promised: Vec<PodUid> = self.promises.keys().cloned().collect();
-        promised.iter().filter_map(|uid| self.release(uid)).collect()
-    }
-
-    /// Opens the closed nodes, except for these. Returns the opened ones.
-    pub fn open(&mut self, stays_closed: impl Fn(&NodeName) -> bool) -> Vec<NodeName> {
-        self.closed.extract_if(|node| !stays_closed(node)).collect()
-    }
-
-    /// Whether a node is closed to pods.
-    pub fn is_closed(&self, node: &str) -> bool {
-        self.are_unknown || self.closed.contains(node)
+    /// Forgets the reservations, which only a leader has. Returns the nodes at which something changed.
+    pub fn end_term(&mut self) -> Vec<NodeName> {
+        let reserved: Vec<PodUid> = self.reservations.keys().cloned().collect();
+        reserved.iter().filter_map(|uid| self.release(uid)).collect()
     }
 
     /// A node's devices that stay held or reserved once these pods are gone.
     pub fn taken_without(&self, node: &str, is_gone: impl Fn(&PodUid) -> bool) -> Devices {
         let held = self.holders_on(node);
-        let promised = self.here.get(node).into_iter().flat_map(|here| &here.promised);
-        let promised = promised.filter_map(|uid| Some((uid, &self.promises.get(uid)?.devices)));
-        sum(held.chain(promised).filter(|(uid, _)| !is_gone(uid)).map(|(_, devices)| devices))
+        let reserved = self.here.get(node).into_iter().flat_map(|here| &here.reserved);
+        let reserved = reserved.filter_map(|uid| Some((uid, &self.reservations.get(uid)?.devices)));
+        sum(held.chain(reserved).filter(|(uid, _)| !is_gone(uid)).map(|(_, devices)| devices))
     }
 
     /// A node's devices that are held or reserved by pods other than `except`.
@@ -305,8 +230,8 @@ impl Statics {
         let mut taken = self.here.get(node).map(|here| here.taken.clone()).unwrap_or_default();
         let held =
             except.and_then(|uid| self.holders.get(uid)).map(|holder| (&holder.node, &*holder.holds.devices));
-        let promised = except.and_then(|uid| self.promises.get(uid)).map(|own| (&own.node, &own.devices));
-        for (_, own) in held.into_iter().chain(promised).filter(|(at, _)| at.as_str() == node) {
+        let reserved = except.and_then(|uid| self.reservations.get(uid)).map(|own| (&own.node, &own.devices));
+        for (_, own) in held.into_iter().chain(reserved).filter(|(at, _)| at.as_str() == node) {
             for (name, count) in own {
                 if let Some(taken) = taken.get_mut(name) {
                     *taken = taken.saturating_sub(*count);

@@ -14,9 +14,8 @@ use std::sync::Arc;
 /// For how many different requests the nodes' results are kept. A burst of pods comes from few templates.
 const KEPT_RESULTS: usize = 16;
 
-/// The managed nodes.
 #[derive(Debug, Default)]
-pub(super) struct Nodes {
+pub(super) struct NodeTable {
     numbers: HashMap<NodeName, usize>,
     /// By number; `None` for a number that is free.
     slots: Vec<Option<(NodeName, IndexedNode)>>,
@@ -38,7 +37,7 @@ struct Results {
     found: Vec<Option<Result<Found, Refusal>>>,
 }
 
-impl Nodes {
+impl NodeTable {
     pub fn get(&self, name: &NodeName) -> Option<&IndexedNode> {
         self.get_key_value(name.as_str()).map(|(_, node)| node)
     }
@@ -177,14 +176,14 @@ mod tests {
         node
     }
 
-    fn found(nodes: &mut Nodes, name: &str, ask: &Ask) -> Option<Result<(), Refusal>> {
+    fn found(nodes: &mut NodeTable, name: &str, ask: &Ask) -> Option<Result<(), Refusal>> {
         let fleet = Fleet::new(Terms::default());
         nodes.place(name, ask, &AssumedPods::default(), &fleet).map(|found| found.map(drop))
     }
 
     #[test]
     fn a_new_node_has_none_of_the_results_of_one_that_is_gone() {
-        let mut nodes = Nodes::default();
+        let mut nodes = NodeTable::default();
         nodes.insert("a".into(), node("a"));
         assert_eq!(found(&mut nodes, "a", &ask(1)), Some(Ok(())));
         assert!(nodes.remove(&"a".into()).is_some());
@@ -196,7 +195,7 @@ mod tests {
 
     #[test]
     fn a_change_counts_for_every_request_once_the_node_is_touched() {
-        let mut nodes = Nodes::default();
+        let mut nodes = NodeTable::default();
         nodes.insert("a".into(), node("a"));
         nodes.insert("b".into(), node("b"));
         for count in [1, 2, 1] {
@@ -212,7 +211,7 @@ mod tests {
 
     #[test]
     fn the_results_of_the_last_requests_are_kept() {
-        let mut nodes = Nodes::default();
+        let mut nodes = NodeTable::default();
         nodes.insert("a".into(), node("a"));
         for count in (1..=20).chain(5..=7) {
             let fits = found(&mut nodes, "a", &ask(count)).map(|found| found.is_ok());

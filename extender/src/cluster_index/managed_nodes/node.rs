@@ -1,7 +1,6 @@
 //! One node in the index: what its agent reports, what is proposed to it, and what fits on it.
 
 use super::fractions::sharing;
-use super::leaving::charge;
 use crate::ask::Ask;
 use crate::assumed::AssumedPods;
 use crate::compute::Compute;
@@ -41,15 +40,21 @@ pub struct IndexedNode {
     pub compute: Compute,
     /// Pods that have ended or are gone, but still have slices in the agent's report.
     pub left: BTreeMap<PodUid, PodKey>,
-    /// The admins' document that the GpuNode's policy was copied from.
-    pub filled_by: Option<String>,
-    /// The GpuNode's policy; `None` while it cannot be read.
-    pub written_policy: Option<NodePolicy>,
+    pub written: WrittenPolicy,
     /// The node's GPUs in the fleet.
     pub fleet_gpus: Vec<(GpuUuid, FleetGpu)>,
     /// Whether pods may run in user namespaces there; `None` while its Node is not known.
     pub user_namespaces: Option<bool>,
     view: View,
+}
+
+/// What the GpuNode itself says of its policy.
+#[derive(Debug, Default)]
+pub struct WrittenPolicy {
+    /// The admins' document that the policy was copied from.
+    pub filled_by: Option<String>,
+    /// `None` while it cannot be read.
+    pub policy: Option<NodePolicy>,
 }
 
 /// A pod's place on a node.
@@ -96,8 +101,7 @@ impl IndexedNode {
             promised: BTreeSet::new(),
             compute: Compute::default(),
             left: BTreeMap::new(),
-            filled_by: None,
-            written_policy: None,
+            written: WrittenPolicy::default(),
             fleet_gpus: Vec::new(),
             user_namespaces: None,
             view: View::default(),
@@ -106,9 +110,9 @@ impl IndexedNode {
 
     /// Reads the parts of the GpuNode that its agent does not write.
     pub fn show(&mut self, node: &GpuNode) {
-        self.filled_by =
+        self.written.filled_by =
             node.metadata.annotations.as_ref().and_then(|all| all.get(keys::NODE_POLICY).cloned());
-        self.written_policy = node
+        self.written.policy = node
             .read_spec()
             .inspect_err(|error| tracing::error!(node = %node.name(), %error, "unreadable GpuNode spec"))
             .ok()
@@ -155,7 +159,8 @@ impl IndexedNode {
     }
 
     /// Whether its agent reports a reservation of the pod.
-    pub(super) fn reports_reservation(&self, uid: &PodUid) -> bool {
+    #[must_use]
+    pub fn reports_reservation(&self, uid: &PodUid) -> bool {
         let mut reservations = self.status.slices.iter().filter_map(|slice| slice.reservation.as_ref());
         reservations.any(|reservation| reservation.uid == *uid)
     }
@@ -226,7 +231,8 @@ impl IndexedNode {
     }
 
     /// The GPUs as they are reserved and reported, without assumed pods.
-    pub(super) fn shown_inventory(&self) -> NodeInventory {
+    #[must_use]
+    pub fn shown_inventory(&self) -> NodeInventory {
         let wanted: Vec<_> = self.wanted().collect();
         let user_namespaces = self.user_namespaces;
         NodeInventory { user_namespaces, ..NodeInventory::of_wanted(&wanted, &self.policy, &self.status) }
@@ -254,4 +260,9 @@ impl IndexedNode {
         self.view = View { refusal, inventory, plans: Vec::new(), seen: self.view.seen + 1 };
         true
     }
+}
+
+/// What a pod is charged for a place.
+pub(crate) fn charge(fit: &Fit) -> Charge {
+    fit.slices.iter().map(|slice| Charge::of_slice(slice.resource, slice.shape)).sum()
 }

@@ -1,5 +1,6 @@
 use super::super::tests::index;
 use super::*;
+use crate::cluster_index::ClusterIndex;
 use kerf_core::testing::node_status;
 
 fn managed() -> BTreeMap<String, String> {
@@ -7,7 +8,8 @@ fn managed() -> BTreeMap<String, String> {
 }
 
 fn unserved(index: &ClusterIndex) -> Vec<(&str, Unserved)> {
-    let mut unserved: Vec<_> = index.unserved().into_iter().map(|(name, why)| (name.as_str(), why)).collect();
+    let mut unserved: Vec<_> =
+        index.statistics().unserved().into_iter().map(|(name, why)| (name.as_str(), why)).collect();
     unserved.sort_unstable();
     unserved
 }
@@ -15,15 +17,15 @@ fn unserved(index: &ClusterIndex) -> Vec<(&str, Unserved)> {
 #[test]
 fn a_managed_node_without_an_agent_is_found_by_its_labels() {
     let mut index = index();
-    assert_eq!((unserved(&index), index.managed_nodes()), (vec![], 1));
-    index.show_labels("n".into(), Some(managed()));
-    index.show_labels("new".into(), Some(managed()));
-    index.show_labels("plain".into(), Some(BTreeMap::new()));
-    assert_eq!((unserved(&index), index.managed_nodes()), (vec![("new", Unserved::NoAgent)], 2));
-    index.show_shut("new".into(), true);
+    assert_eq!((unserved(&index), index.statistics().managed_nodes()), (vec![], 1));
+    index.nodes().objects().set_labels("n".into(), Some(managed()));
+    index.nodes().objects().set_labels("new".into(), Some(managed()));
+    index.nodes().objects().set_labels("plain".into(), Some(BTreeMap::new()));
+    assert_eq!((unserved(&index), index.statistics().managed_nodes()), (vec![("new", Unserved::NoAgent)], 2));
+    index.nodes().objects().set_closed("new".into(), true);
     assert_eq!(unserved(&index), [], "it is cordoned, or lost");
-    index.show_shut("new".into(), false);
-    index.show_labels("new".into(), None);
+    index.nodes().objects().set_closed("new".into(), false);
+    index.nodes().objects().set_labels("new".into(), None);
     assert_eq!(unserved(&index), []);
 }
 
@@ -35,12 +37,12 @@ fn an_agent_that_is_not_ready_or_not_connected_serves_nobody() {
     status.conditions[0].status = ConditionStatus::False;
     index.add("n", status);
     assert_eq!(unserved(&index), [("n", Unserved::NotReady)]);
-    let counts = index.condition_counts();
+    let counts = index.statistics().condition_counts();
     assert_eq!((counts[&("Ready", "False")], counts[&("Ready", "True")]), (1, 0));
-    let connection = index.connection_of(&"n".into()).unwrap();
-    index.show_unreadable_copy(&"n".into(), connection);
+    let connection = index.managed().connection_of(&"n".into()).unwrap();
+    index.nodes().agents().report_unreadable(&"n".into(), connection);
     assert_eq!(unserved(&index), [("n", Unserved::Unreadable)]);
-    assert_eq!(index.condition_counts()[&("Uncontested", "Unknown")], 1);
+    assert_eq!(index.statistics().condition_counts()[&("Uncontested", "Unknown")], 1);
     index.disconnect("n");
     assert_eq!(unserved(&index), [("n", Unserved::NotConnected)]);
 }

@@ -1,11 +1,18 @@
 use super::super::scene::{Scene, gpu_node};
 use super::super::tests::{index, known, uid};
 use super::*;
+use crate::cluster_index::ClusterIndex;
+use crate::cluster_index::NodeOrder;
 use crate::cluster_index::Unreservable;
+use kerf_core::ledger::Order;
+use kerf_core::ledger::OrderKind;
+use kerf_core::ledger::Proposal;
 use kerf_core::ledger::{Answer, Moment, Rejection};
 use kerf_core::names::PodKey;
+use kerf_core::packing::Refusal;
 use kerf_core::testing::node_status;
 use serde_json::json;
+use std::time::Instant;
 
 fn name() -> NodeName {
     "n".into()
@@ -14,7 +21,7 @@ fn name() -> NodeName {
 impl Scene {
     fn propose_for(&mut self, pod: &str) -> Result<Proposal, Unreservable> {
         self.show_pod(known(pod, None));
-        self.propose(&uid(pod), &PodKey::new("default", pod), &name(), None)
+        self.reserving().propose(&uid(pod), &PodKey::new("default", pod), &name(), None)
     }
 
     fn reserve_for(&mut self, pod: &str) {
@@ -54,8 +61,9 @@ fn places_of_unanswered_proposals_and_of_reservations_are_taken() {
     let full = scene.propose_for("h");
     assert!(matches!(full, Err(Unreservable::Refused(_))), "{full:?}");
     // One is rejected: the pod is assumed there until it is filtered again, or another pod takes its place.
-    scene.rejected(&uid("c"), &name(), 1, Instant::now());
-    assert_eq!((scene.place("c"), scene.expected_on(&uid("c"))), (None, Some(&name())));
+    scene.reserving().reject(&uid("c"), &name(), 1, Instant::now());
+    assert_eq!(scene.place("c"), None);
+    assert_eq!(scene.scheduling().assumed_on(&uid("c")), Some(&name()));
     scene.propose_for("h").unwrap();
     assert_eq!(scene.propose_for("c"), full);
 }
@@ -65,7 +73,7 @@ fn an_accepted_proposal_becomes_the_reservation_of_the_copy() {
     let mut scene = index();
     scene.reserve_for("a");
     assert_eq!(scene.place("a"), Some("n"));
-    let assignment = scene.assignment_of(&uid("a"), &name()).unwrap();
+    let assignment = scene.reserving().assignment_of(&uid("a"), &name()).unwrap();
     assert_eq!(assignment.slices[0].id.as_str(), "s1");
     // Another bind of the pod renews its reservation.
     let renewal = scene.propose_for("a").unwrap();
@@ -82,23 +90,23 @@ fn a_node_without_a_connection_is_full_whatever_its_gpu_node_says() {
     let mut scene = index();
     scene.reserve_for("a");
     scene.propose_for("b").unwrap();
-    scene.end_copy(&name(), 7);
+    scene.nodes().agents().disconnect(&name(), 7);
     assert_eq!(scene.place("a"), Some("n"), "another connection has ended");
-    scene.end_copy(&name(), 1);
+    scene.nodes().agents().disconnect(&name(), 1);
     let away = Err(Unreservable::Refused(Refusal::NotConnected));
     assert_eq!((scene.place("a"), scene.place("b")), (None, None));
     let mut shown = gpu_node("n");
     for uid in ["object-n", "another object"] {
         shown.metadata.uid = Some(uid.to_owned());
         shown.status = Some(json!(node_status(&["H100-80GB"])));
-        scene.show_node(&shown);
+        scene.nodes().show_gpu_node(&shown);
         assert_eq!(scene.propose_for("b"), away);
     }
     scene.connect();
     assert_eq!((scene.place("a"), scene.place("b")), (Some("n"), None));
     scene.propose_for("b").unwrap();
     // A late answer of the old connection changes nothing.
-    scene.answered(&uid("b"), &name(), 1);
+    scene.nodes().agents().answer(&uid("b"), &name(), 1);
     assert_eq!(scene.place("b"), Some("n"));
 }
 
@@ -110,29 +118,28 @@ fn a_pod_renews_all_its_places_whatever_is_proposed_to_others() {
     scene.propose_for("b").unwrap();
     let its = scene.propose_for("a").unwrap().places;
     assert_eq!(its.len(), 1);
-    let copy = scene.copies.get_mut(&name()).unwrap();
-    copy.proposals[0].proposal.places.clone_from(&its);
-    scene.update_copy(&name(), |_| ());
+    let places = its.clone();
+    scene.nodes().update_copy(&name(), |copy| copy.first_proposal_mut().places = places);
     let owner = kerf_core::ledger::Owner { uid: uid("a"), key: PodKey::new("default", "a") };
-    assert_eq!(scene.renewal(owner, &name()).places, its);
+    assert_eq!(scene.reserving().renewal(owner, &name()).places, its);
 }
 
 #[test]
 fn a_copy_outlives_its_gpu_node_and_may_come_before_it() {
     let mut scene = index();
     scene.reserve_for("a");
-    scene.remove_node(&name());
+    scene.nodes().remove_gpu_node(&name());
     assert_eq!(scene.place("a"), None);
     // Another leader makes a reservation while the GpuNode is deleted.
     let mut other = ClusterIndex::new(1, kerf_core::packing::Terms::default());
     let mut agent = scene.agent("n").clone();
-    other.show_node(&gpu_node("n"));
+    other.nodes().show_gpu_node(&gpu_node("n"));
     agent.reconnect(&mut other);
     other.show_pod(known("b", None));
     agent.reserve(&mut other, &uid("b"), &PodKey::new("default", "b"), None).unwrap();
     scene.agent("n").node = agent.node;
     scene.report("n");
-    scene.show_node(&gpu_node("n"));
+    scene.nodes().show_gpu_node(&gpu_node("n"));
     assert_eq!((scene.place("a"), scene.place("b")), (Some("n"), Some("n")));
 }
 
@@ -146,7 +153,7 @@ fn what_is_unreadable_or_closed_is_full() {
     scene.agent("n").node.closed = None;
     scene.report("n");
     scene.propose_for("a").unwrap();
-    scene.show_unreadable_copy(&name(), 1);
+    scene.nodes().agents().report_unreadable(&name(), 1);
     assert_eq!(scene.propose_for("b"), Err(Unreservable::Refused(Refusal::UnreadableStatus)));
 }
 
@@ -157,18 +164,18 @@ fn a_reservation_is_released_by_an_order_and_nobody_gets_its_slice_before_the_an
         scene.reserve_for(pod);
     }
     scene.take_effects();
-    assert!(scene.give_up(&uid("a")));
+    assert!(scene.reserving().give_up(&uid("a")));
     let orders = scene.take_effects().orders;
     let [NodeOrder { connection: 1, order, .. }] = &orders[..] else { panic!("{orders:?}") };
     assert_eq!((order.epoch, scene.place("a")), (1, None));
     assert!(matches!(scene.propose_for("h"), Err(Unreservable::Refused(_))), "the agent has not answered");
     // The agent rejects the release, because it has a mark for a Binding.
-    scene.release_answered(&uid("a"), &name(), 1);
+    scene.nodes().agents().answer_release(&uid("a"), &name(), 1);
     assert_eq!(scene.place("a"), Some("n"));
-    assert!(scene.give_up(&uid("a")));
+    assert!(scene.reserving().give_up(&uid("a")));
     scene.agent("n").node.follow(order, Moment::default()).unwrap();
     scene.report("n");
-    scene.release_answered(&uid("a"), &name(), 1);
+    scene.nodes().agents().answer_release(&uid("a"), &name(), 1);
     assert_eq!(scene.place("a"), None);
     scene.propose_for("h").unwrap();
 }
@@ -179,11 +186,11 @@ fn a_node_whose_agent_does_not_answer_is_full_and_holds_no_pod() {
     for accepts in [true, false] {
         let mut scene = index();
         let proposal = scene.propose_for("a").unwrap();
-        assert_eq!(scene.show_silent(&[name()].into()), [(name(), true)]);
-        assert_eq!(scene.show_silent(&[name()].into()), []);
+        assert_eq!(scene.nodes().agents().set_unresponsive(&[name()].into()), [(name(), true)]);
+        assert_eq!(scene.nodes().agents().set_unresponsive(&[name()].into()), []);
         assert_eq!(scene.propose_for("b"), Err(Unreservable::Refused(Refusal::AgentNotReady)));
         scene.take_effects();
-        assert!(scene.give_up(&uid("a")));
+        assert!(scene.reserving().give_up(&uid("a")));
         assert_eq!(scene.place("a"), None, "it is free to go elsewhere");
         let orders = scene.take_effects().orders;
         let [NodeOrder { order: release, .. }] = &orders[..] else { panic!("{orders:?}") };
@@ -191,15 +198,16 @@ fn a_node_whose_agent_does_not_answer_is_full_and_holds_no_pod() {
         if accepts {
             scene.tell(OrderKind::Reserve(proposal)).unwrap();
             scene.report("n");
-            scene.answered(&uid("a"), &name(), 1);
+            scene.nodes().agents().answer(&uid("a"), &name(), 1);
         } else {
-            scene.rejected(&uid("a"), &name(), 1, Instant::now());
+            scene.reserving().reject(&uid("a"), &name(), 1, Instant::now());
         }
-        assert_eq!((scene.place("a"), scene.expected_on(&uid("a"))), (None, None), "{accepts}");
+        assert_eq!(scene.place("a"), None, "{accepts}");
+        assert_eq!(scene.scheduling().assumed_on(&uid("a")), None, "{accepts}");
         scene.tell(release.kind.clone()).unwrap();
         scene.report("n");
-        scene.release_answered(&uid("a"), &name(), 1);
-        assert_eq!(scene.show_silent(&[].into()), [(name(), false)]);
+        scene.nodes().agents().answer_release(&uid("a"), &name(), 1);
+        assert_eq!(scene.nodes().agents().set_unresponsive(&[].into()), [(name(), false)]);
         assert_eq!(scene.desired("n").len(), usize::from(accepts));
         assert_eq!(scene.propose_for("b").unwrap().places.len(), 1);
     }
@@ -233,7 +241,7 @@ fn a_release_that_was_rejected_for_a_binding_is_ordered_again_if_that_is_over() 
     scene.tell(OrderKind::Outcome { uid: uid("a"), attempt: 1, bound: false }).unwrap();
     scene.report("n");
     assert_eq!(scene.effects.orders, [], "the answer is still to come");
-    scene.release_rejected(&uid("a"), &name(), 1);
+    scene.nodes().agents().reject_release(&uid("a"), &name(), 1);
     scene.obey();
     assert_eq!(scene.desired("n"), [("s1".to_owned(), None)]);
 }
@@ -243,7 +251,7 @@ fn what_pods_left_while_their_agent_was_not_connected_is_released_when_it_is() {
     for is_bound_elsewhere in [false, true] {
         let mut scene = cut_for("a");
         scene.disconnect("n");
-        assert_eq!(scene.assignment_of(&uid("a"), &name()), None);
+        assert_eq!(scene.reserving().assignment_of(&uid("a"), &name()), None);
         if is_bound_elsewhere {
             scene.show_pod(known("a", Some("m")));
         } else {
@@ -278,5 +286,5 @@ fn an_agent_that_obeys_a_higher_epoch_ends_the_term() {
     assert!(scene.take_effects().deposed);
     let mut listing = ClusterIndex::new(1, kerf_core::packing::Terms::default());
     listing.leadership_mut().see_epoch(4);
-    assert_eq!(listing.epoch(), 5);
+    assert_eq!(listing.leadership().epoch(), 5);
 }

@@ -7,12 +7,12 @@ use kerf_core::names::{NodeName, PodUid};
 
 /// The pods without kerf's label that are bound and live.
 #[derive(Debug, Default)]
-pub(super) struct Others {
+pub(super) struct UnlabelledPods {
     pods: HashMap<PodUid, (NodeName, Compute)>,
     nodes: HashMap<NodeName, Compute>,
 }
 
-impl Others {
+impl UnlabelledPods {
     /// What these pods use of a node together.
     pub fn on(&self, node: &NodeName) -> Compute {
         self.nodes.get(node).copied().unwrap_or_default()

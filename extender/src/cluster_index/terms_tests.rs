@@ -2,8 +2,10 @@ use super::super::scene::{Agent, gpu_node};
 use super::super::tests::{known, uid};
 use super::*;
 use crate::cluster_index::Effects;
+use kerf_core::names::NodeName;
 use kerf_core::names::PodKey;
 use kerf_core::packing::Refusal;
+use kerf_core::packing::Terms;
 use kerf_core::static_node::Devices;
 use kerf_core::testing::{node_status, static_node};
 use std::time::Instant;
@@ -15,11 +17,11 @@ fn name() -> NodeName {
 /// A follower that has listed a cluster of one H100 node whose agent is not connected.
 fn follower() -> ClusterIndex {
     let mut index = ClusterIndex::following(Terms::default());
-    index.nodes_listing();
-    index.show_node(&gpu_node("n"));
-    index.nodes_listed();
-    index.pods_listing();
-    index.pods_listed();
+    index.nodes().begin_gpu_node_list();
+    index.nodes().show_gpu_node(&gpu_node("n"));
+    index.nodes().end_gpu_node_list();
+    index.begin_pod_list();
+    index.end_pod_list();
     index
 }
 
@@ -37,7 +39,7 @@ fn a_new_leader_answers_at_once_and_lists_nothing() {
     assert!(index.can_answer());
     index.take_over();
     index.show_pod(known("a", None));
-    index.propose(&uid("a"), &PodKey::new("default", "a"), &name(), None).unwrap();
+    index.reserving().propose(&uid("a"), &PodKey::new("default", "a"), &name(), None).unwrap();
 }
 
 #[test]
@@ -45,28 +47,32 @@ fn what_was_not_listed_yet_is_waited_for() {
     let mut index = ClusterIndex::following(Terms::default());
     index.lead(1);
     assert!(!index.can_answer());
-    index.nodes_listed();
+    index.nodes().end_gpu_node_list();
     assert!(!index.can_answer());
-    index.pods_listed();
+    index.end_pod_list();
     assert!(index.can_answer());
 }
 
 #[test]
 fn no_pod_comes_to_a_static_node_before_nodes_and_pods_were_listed_in_the_term() {
     let mut index = ClusterIndex::following(Terms::default());
-    index.show_static("s".into(), Some(static_node(&[], &[("gpu", 8)])));
-    index.nodes_listed();
-    index.pods_listed();
-    let refusal = |index: &ClusterIndex| index.plain_fit("s", &uid("p"), &Devices::new()).err();
-    assert_eq!(refusal(&index), None);
+    index.nodes().show_static("s".into(), Some(static_node(&[], &[("gpu", 8)])));
+    index.nodes().end_gpu_node_list();
+    index.end_pod_list();
+    let refusal =
+        |index: &mut ClusterIndex| index.scheduling().plain_fit("s", &uid("p"), &Devices::new()).err();
+    assert_eq!(refusal(&mut index), None);
     index.lead(1);
     assert!(!index.can_answer());
-    assert_eq!(refusal(&index), Some(Refusal::LeaderChanged));
-    assert!(!index.close_static(&"s".into()), "a pod may be on it that the watch has not shown");
+    assert_eq!(refusal(&mut index), Some(Refusal::LeaderChanged));
+    assert!(
+        !index.nodes().static_nodes().close(&"s".into()),
+        "a pod may be on it that the watch has not shown"
+    );
     index.take_effects();
-    index.statics_read();
+    index.nodes().set_static_nodes_read();
     assert!(index.can_answer());
-    assert_eq!(refusal(&index), None);
+    assert_eq!(refusal(&mut index), None);
     assert!(index.take_effects().changed.contains("s"), "who waits looks again");
 }
 
@@ -76,9 +82,9 @@ fn a_leader_is_above_every_epoch_that_its_replica_has_heard_of() {
     index.leadership_mut().see_epoch(9);
     assert!(!index.take_effects().deposed, "a follower is none anyway");
     index.lead(3);
-    assert_eq!(index.epoch(), 10);
+    assert_eq!(index.leadership().epoch(), 10);
     index.leadership_mut().see_epoch(12);
-    assert_eq!(index.epoch(), 13, "nothing was answered in this epoch yet");
+    assert_eq!(index.leadership().epoch(), 13, "nothing was answered in this epoch yet");
     index.take_over();
     index.leadership_mut().see_epoch(13);
     assert!(!index.take_effects().deposed, "it is its own");
@@ -86,48 +92,55 @@ fn a_leader_is_above_every_epoch_that_its_replica_has_heard_of() {
     assert!(index.take_effects().deposed);
     index.follow();
     index.lead(14);
-    assert_eq!((index.epoch(), index.leadership().highest_epoch()), (21, 20));
+    assert_eq!((index.leadership().epoch(), index.leadership().highest_epoch()), (21, 20));
     index.leadership_mut().see_epoch(u64::MAX);
-    assert_eq!(index.epoch(), u64::MAX);
+    assert_eq!(index.leadership().epoch(), u64::MAX);
 }
 
 #[test]
 fn a_term_ends_with_all_that_only_a_leader_knows() {
     let mut index = follower();
     connect(&mut index);
-    index.show_static("s".into(), Some(static_node(&[], &[("gpu", 8)])));
+    index.nodes().show_static("s".into(), Some(static_node(&[], &[("gpu", 8)])));
     index.lead(1);
-    index.statics_read();
+    index.nodes().set_static_nodes_read();
     index.take_over();
     let key = |pod: &str| PodKey::new("default", pod);
     for pod in ["proposed", "expected", "waits"] {
         index.show_pod(known(pod, None));
     }
-    index.propose(&uid("proposed"), &key("proposed"), &name(), None).unwrap();
-    index.begin_binding(&uid("proposed"), &key("proposed"), Instant::now());
+    index.reserving().propose(&uid("proposed"), &key("proposed"), &name(), None).unwrap();
+    index.bindings().send(&uid("proposed"), &key("proposed"), Instant::now());
     let ask = known("expected", None).ask().unwrap();
     let owner = kerf_core::ledger::OwnerInEpoch { uid: uid("expected"), key: key("expected"), epoch: 1 };
-    index.expect(owner, ask.clone(), crate::assumed::KindChoice::default(), &name(), Instant::now());
-    index.refused(&uid("waits"), &key("waits"), &ask, &["n"], false);
+    index.scheduling().assume(
+        owner,
+        ask.clone(),
+        crate::assumed::KindChoice::default(),
+        &name(),
+        Instant::now(),
+    );
+    index.scheduling().unschedulable().refused(&uid("waits"), &key("waits"), &ask, &["n"], false);
     let devices = Devices::from([("nvidia.com/gpu".parse().unwrap(), 8)]);
     let plain = known("plain", None)
         .with(|template| (template.request, template.devices) = (None, std::sync::Arc::new(devices)));
-    index.reserve_plain(&plain, &"s".into()).unwrap();
+    index.reserving().reserve_plain(&plain, &"s".into()).unwrap();
     index.follow();
     for pod in ["proposed", "expected", "plain"] {
-        assert_eq!((index.place_of(&uid(pod)), index.expected_on(&uid(pod))), (None, None), "{pod}");
+        assert_eq!(index.place_of(&uid(pod)), None, "{pod}");
+        assert_eq!(index.scheduling().assumed_on(&uid(pod)), None, "{pod}");
     }
-    assert!(!index.is_posting(&uid("proposed")));
+    assert!(!index.bindings().is_pending(&uid("proposed")));
     assert_eq!(index.take_effects(), Effects::default());
-    assert_eq!(index.connection_of(&name()), Some(1), "the agent stays connected");
+    assert_eq!(index.managed().connection_of(&name()), Some(1), "the agent stays connected");
     index.lead(2);
-    index.statics_read();
+    index.nodes().set_static_nodes_read();
     index.take_over();
-    index.reserve_plain(&plain, &"s".into()).unwrap();
+    index.reserving().reserve_plain(&plain, &"s".into()).unwrap();
     for pod in 0..7 {
         let pod = pod.to_string();
         index.show_pod(known(&pod, None));
-        index.propose(&uid(&pod), &key(&pod), &name(), None).unwrap();
+        index.reserving().propose(&uid(&pod), &key(&pod), &name(), None).unwrap();
     }
 }
 

@@ -1,0 +1,40 @@
+use super::*;
+use crate::cluster_index::tests::{index, known, reserve, uid};
+
+const STEP: Duration = Duration::from_secs(1);
+
+#[test]
+fn each_stage_ends_where_it_is_first_seen_to() {
+    let (mut index, start) = (index(), Instant::now());
+    reserve(&mut index, "a");
+    index.reserving().stages().start_stages(&uid("a"), start);
+    // The first bind ends before the slices are cut.
+    for bind in 0..2 {
+        index.reserving().stages().set_accepted(&uid("a"), start + (2 + bind) * STEP);
+        index.reserving().stages().set_ready(&uid("a"), start + (5 + bind) * STEP);
+    }
+    let stages = index.reserving().stages().end_stages(&uid("a"), start + 9 * STEP);
+    let expected = Stages { accepted: Some(2 * STEP), ready: Some(3 * STEP), bound: Some(4 * STEP) };
+    assert_eq!(stages, expected);
+    assert_eq!(
+        index.reserving().stages().end_stages(&uid("a"), start),
+        Stages::default(),
+        "it is counted once"
+    );
+}
+
+#[test]
+fn what_was_not_seen_is_not_counted_and_nothing_is_kept_of_a_pod_that_left() {
+    let (mut index, start) = (index(), Instant::now());
+    index.reserving().stages().start_stages(&uid("a"), start);
+    assert!(!index.reserving().stages().has_stages(), "it has no reservation");
+    reserve(&mut index, "a");
+    index.reserving().stages().start_stages(&uid("a"), start);
+    index.pod_gone(&uid("a"));
+    assert!(!index.reserving().stages().has_stages());
+    index.show_pod(known("b", None));
+    reserve(&mut index, "b");
+    index.reserving().stages().start_stages(&uid("b"), start);
+    index.nodes().remove_gpu_node(&"n".into());
+    assert!(!index.reserving().stages().has_stages());
+}

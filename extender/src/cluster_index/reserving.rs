@@ -1,0 +1,158 @@
+//! Makes reservations for pods that are being bound, and releases those that are not needed.
+
+use super::assuming::Assuming;
+use super::bindings::{Bindings, HeldUp};
+use super::effects::Why;
+use super::managed_nodes::Reservations;
+use super::node_updates::NodeUpdates;
+use crate::ask::Ask;
+use crate::assumed::{AssumedPod, AssumedPods, KindChoice, LIFETIME};
+use kerf_core::contract::{AssignedSlice, AssignmentDocument};
+use kerf_core::ledger::{OwnerInEpoch, PodSlices};
+use kerf_core::names::{NodeName, PodKey, PodUid};
+use kerf_core::packing::Refusal;
+use std::time::Instant;
+
+/// Why nothing can be reserved.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Unreservable {
+    /// The node cannot serve the pod.
+    Refused(Refusal),
+    /// The pod's request is not known.
+    UnknownPod,
+}
+
+impl From<Refusal> for Unreservable {
+    fn from(refusal: Refusal) -> Self {
+        Self::Refused(refusal)
+    }
+}
+
+/// The nodes and pods, for binds.
+#[derive(Debug)]
+pub struct Reserving<'i> {
+    pub(super) nodes: NodeUpdates<'i>,
+    pub(super) bindings: &'i mut Bindings,
+    pub(super) assumed: &'i mut AssumedPods,
+}
+
+impl Reserving<'_> {
+    /// A pod's request, and the kinds that a filter chose for it. The pod is no longer assumed anywhere.
+    pub(super) fn ask_of(
+        &mut self,
+        uid: &PodUid,
+        read: Option<Ask>,
+        reserved: Option<Ask>,
+    ) -> Result<(Ask, Option<KindChoice>), Unreservable> {
+        let assumed = self.assuming().forget(uid);
+        let (assumed, choice) = assumed.map(|(_, assumed)| (assumed.ask, assumed.choice)).unzip();
+        let ask = match assumed.or(read).or(reserved) {
+            Some(ask) => ask,
+            None => self.nodes.pods.get(uid).ok_or(Unreservable::UnknownPod)?.ask()?,
+        };
+        Ok((ask, choice))
+    }
+
+    /// Releases a reservation that the pod cannot use, unless its Binding may have been made. Returns whether it is
+    /// released.
+    pub fn give_up(&mut self, uid: &PodUid) -> bool {
+        !self.nodes.pods.is_bound(uid)
+            && !self.bindings.is_pending(uid)
+            && (self.nodes.release_static(uid) || self.nodes.release(uid, Why::NodeUnusable))
+    }
+
+    /// Handles the rejection of a pod's proposal. The pod stays assumed on the node until it is filtered again, unless
+    /// it may go elsewhere.
+    pub fn reject(&mut self, uid: &PodUid, name: &NodeName, connection: u64, now: Instant) {
+        let is_free = self.nodes.managed.copy(name).is_some_and(|copy| copy.is_releasing(uid));
+        let proposed = self.nodes.take_proposed(uid, name, connection);
+        if let Some(proposed) = proposed.filter(|_| !is_free) {
+            let (key, epoch) = (proposed.proposal.owner.key, self.nodes.leadership.epoch());
+            let (pod, until) = (OwnerInEpoch { uid: uid.clone(), key, epoch }, now + LIFETIME);
+            let (ask, choice) = (proposed.ask, proposed.choice);
+            let assumed = AssumedPod { pod, ask, choice, until, leaving: None, charged: None };
+            self.assuming().assume(name, assumed);
+        }
+    }
+
+    /// Removes the Binding with this `until`, which the API server refused. If the watch does not show the pod, its end
+    /// may have come before the reservation, and then no event reports it. So the API server is asked.
+    pub fn refuse_binding(&mut self, uid: &PodUid, until: Instant) {
+        if !self.bindings.refuse(uid, until) {
+            return;
+        }
+        self.nodes.release_static(uid);
+        if self.nodes.managed.reservations().has(uid) && !self.nodes.pods.contains(uid) {
+            self.nodes.effects.unconfirmed.insert(uid.clone());
+        }
+    }
+
+    /// Handles a Binding that was not made. A pod that could have gone elsewhere is requeued.
+    pub(super) fn not_bound(&mut self, uid: &PodUid) {
+        let Some(pending) = self.bindings.take_pending(uid) else { return };
+        tracing::info!(pod = %pending.key, %uid, "a Binding without an answer was not made");
+        self.nodes.release_static(uid);
+        let Some(HeldUp { ask, offered }) = pending.held_up else { return };
+        self.give_up(uid);
+        let names: Vec<&str> = offered.iter().map(NodeName::as_str).collect();
+        self.nodes.unschedulable.refused(uid, &pending.key, &ask, &names, false);
+        for name in &offered {
+            self.nodes.unschedulable.changed(name);
+        }
+    }
+
+    /// The stages of pods with a reservation on a managed node.
+    pub fn stages(&mut self) -> &mut Reservations {
+        self.nodes.managed.reservations_mut()
+    }
+
+    /// The state of a pod's slices in the node's copy. Unused reservations that block them are released.
+    pub fn shown_slices(&mut self, uid: &PodUid, name: &NodeName) -> PodSlices<'_> {
+        self.clear_the_way(uid, name);
+        self.nodes.managed.get(name).map(|node| PodSlices::of(&node.status, uid)).unwrap_or_default()
+    }
+
+    /// The assignment of a pod by its reservation on a node, if it has one.
+    #[must_use]
+    pub fn assignment_of(&self, uid: &PodUid, name: &NodeName) -> Option<AssignmentDocument> {
+        let slices = self.nodes.managed.get(name)?.reserved(uid).filter_map(|slice| {
+            Some(AssignedSlice {
+                container: slice.reservation?.container.to_owned(),
+                id: slice.id.clone(),
+                gpu: slice.gpu.clone(),
+                shape: slice.shape,
+            })
+        });
+        let slices: Vec<AssignedSlice> = slices.collect();
+        let passed = self.bindings.passed(uid);
+        // The slices are empty if the connection has just ended, because the copy is then gone.
+        (!slices.is_empty()).then(|| AssignmentDocument { version: 1, slices, devices: Vec::new(), passed })
+    }
+
+    /// The pod with this UID that has a reservation, or whose Binding was sent.
+    #[must_use]
+    pub fn reserved_pod(&self, uid: &PodUid) -> Option<PodKey> {
+        let on_static = self.nodes.static_nodes.reservation(uid).map(|reserved| reserved.key.clone());
+        let on_managed = || self.nodes.managed.reserved_pod(uid);
+        on_static.or_else(on_managed).or_else(|| self.bindings.key(uid).cloned())
+    }
+
+    pub(super) fn place_of(&self, uid: &PodUid) -> Option<&NodeName> {
+        let on_static = || self.nodes.static_nodes.reservation(uid).map(|reserved| &reserved.node);
+        self.nodes.managed.reservations().get(uid).or_else(on_static)
+    }
+
+    pub(super) fn assuming(&mut self) -> Assuming<'_> {
+        Assuming {
+            assumed: self.assumed,
+            managed: self.nodes.managed,
+            static_nodes: self.nodes.static_nodes,
+            quotas: self.nodes.quotas,
+            unschedulable: self.nodes.unschedulable,
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "pending_bindings_tests.rs"]
+mod tests;

@@ -154,7 +154,7 @@ async fn run_with(
     )?;
     let standing = AppliedSettings::of(&restored);
     let mut node = Node::new(settings(args));
-    node.restore(restored, Instant::now());
+    node.restore(&restored, Instant::now());
     let host = Host { proc: args.proc_dir.clone(), cgroups: args.cgroup_dir.clone() };
     let executor = Executor::new(thread, recording, host);
     let reconciler = Reconciler::new((node, standing), outlets, executor, args.resync);
@@ -189,7 +189,7 @@ fn settings(args: &Args) -> Settings {
     Settings {
         mps: Some(args.mps_dir.clone()),
         access: true,
-        others: true,
+        detect_conflicts: true,
         pause_clients: !args.no_pause_dcgm,
         recover_after: args.recover_after,
         xids: Xids { disabled: args.disable_healthchecks.clone(), enabled: args.enable_healthchecks.clone() },

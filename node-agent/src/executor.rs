@@ -3,14 +3,13 @@
 use crate::checkpoint_writer::CheckpointWriter;
 use crate::ending::Ending;
 use crate::gpu::{Gpu, GpuError, GpuInstance, GpuThread, Silent};
-use crate::node::{Node, Restored};
+use crate::node::{Call, Restored};
 use crate::processes::{self, Host, Usage};
 use futures::future::BoxFuture;
 use futures::stream::FuturesUnordered;
 use futures::{FutureExt as _, StreamExt as _};
 use kerf_core::mig::{ComputeInstance, Instance};
 use kerf_core::names::{GpuUuid, SliceId};
-use kerf_core::planner::Step;
 use std::time::{Duration, Instant};
 
 #[derive(Debug)]
@@ -141,24 +140,13 @@ impl Executor {
         });
     }
 
-    /// Starts a step, after the checkpoint with it is written. Returns whether a call is under way now: shares need no
-    /// call.
-    pub fn run(&mut self, step: Step, node: &Node, record: Restored) -> bool {
-        let before = self.running.len();
-        match step {
-            Step::Switch { gpu, mig } => {
-                let reset = node.may_reset(&gpu);
-                self.switch((gpu, mig, reset), record);
-            }
-            Step::Create { gpu, instance, part, id } => self.create(gpu, (instance, part), id, record),
-            Step::Destroy { gpu, instance, part } => {
-                if let Some(found) = node.find(&gpu, instance) {
-                    self.destroy(gpu, found.clone(), part);
-                }
-            }
-            Step::Start { .. } | Step::End { .. } => {}
+    /// Starts a call, after the checkpoint with its step is written.
+    pub fn run(&mut self, call: Call, record: Restored) {
+        match call {
+            Call::Switch { gpu, mig, may_reset } => self.switch((gpu, mig, may_reset), record),
+            Call::Create { gpu, instance, part, id } => self.create(gpu, (instance, part), id, record),
+            Call::Destroy { gpu, found, part } => self.destroy(gpu, found, part),
         }
-        self.running.len() > before
     }
 
     fn switch(&mut self, (gpu, mig, reset): (GpuUuid, bool, bool), record: Restored) {

@@ -11,7 +11,7 @@ use crate::event::{Event, Events};
 use crate::executor::{Executor, Outcome};
 use crate::metrics::{Metrics, SliceUse};
 use crate::mps;
-use crate::node::{Decision, DevicesByName, LetGo, ListedDevice, Node, NodeEvent, Restored};
+use crate::node::{Decision, DevicesByName, LetGo, ListedDevice, Node, NodeEvent, Report, Restored};
 use crate::node_object::Counts;
 use crate::pod_lookup;
 use crate::pod_resources::Watched;
@@ -190,7 +190,7 @@ impl Reconciler {
                 self.observe_at = now;
                 self.node.on_trouble(event, now);
             }
-            Event::Others(others) => self.node.on_others(others, now),
+            Event::Others(managers) => self.node.on_conflicts(managers, now),
             Event::Upgrade(upgrade) => self.node.on_upgrade(upgrade),
             Event::Deployed(labels) => self.node.on_deployed(labels),
             Event::Paused(labels, cleared) => self.node.on_paused(labels, cleared),
@@ -222,23 +222,20 @@ impl Reconciler {
                 if let Err(error) = &result {
                     tracing::error!(%error, "the GPUs cannot be observed");
                 }
-                let before = self.node.answering();
-                match result {
-                    Ok((gpus, silent)) => {
-                        self.node.on_silent(silent);
-                        self.node.on_observed(Ok(gpus));
-                    }
-                    Err(error) => self.node.on_observed(Err(error)),
-                }
+                let answers_anew = self.node.on_observed(result);
                 // A GPU that was unresponsive may have another handle, and one that never answered before has no
                 // listener for its events.
-                if self.last_observed.is_some() && !self.node.answering().is_subset(&before) {
+                if self.last_observed.is_some() && answers_anew {
                     self.outlets.desired.reopen.ask();
                 }
                 self.node.on_usage(usage);
                 self.measure = true;
                 self.last_observed = Some(now);
-                let soon = if self.node.has_shares() { self.resync.min(LOOK_AT_SHARES) } else { self.resync };
+                let soon = if self.node.gpu_use().has_shares() {
+                    self.resync.min(LOOK_AT_SHARES)
+                } else {
+                    self.resync
+                };
                 self.observe_at = now + if failed { OBSERVE_INTERVAL * 3 } else { soon };
             }
             Outcome::Recorded { record } => self.standing.note_recorded(&record),
@@ -284,23 +281,23 @@ impl Reconciler {
                 tracing::debug!(%name, "list changed");
             }
         }
-        for note in decision.notes {
-            if let NodeEvent::Mismatch { .. } = note {
+        for event in decision.events {
+            if let NodeEvent::Mismatch { .. } = event {
                 self.outlets.metrics.count_mismatch();
             }
-            let evicts = !decision.evict.is_empty();
-            tell::tell(&self.outlets.recorder, note, evicts, |key| self.node.uid_of(key));
+            let evicts = !decision.pods.evict.is_empty();
+            tell::tell(&self.outlets.recorder, event, evicts, |key| self.node.gpu_use().uid(key));
         }
-        self.publish(decision.healthy, decision.status);
+        self.publish(decision.healthy, decision.status, decision.report);
         let write_at = self.answer_orders(&decision.record, now);
-        for pod in decision.look_up {
+        for pod in decision.pods.look_up {
             // A failed send is harmless: the task that looks pods up has ended with the agent.
             drop(self.outlets.look_up.send(pod));
         }
-        if decision.wants_holders {
+        if decision.next.wants_holders {
             self.outlets.want_holders.notify_one();
         }
-        if decision.wants_observation {
+        if decision.next.wants_observation {
             let earliest = self.last_observed.map_or(now, |at| at + OBSERVE_INTERVAL);
             self.observe_at = self.observe_at.min(earliest);
         }
@@ -311,7 +308,7 @@ impl Reconciler {
         // While a call is under way the loop waits for its end, which is never far.
         let idle = if self.executor.is_idle() { self.observe_at } else { now + self.resync };
         let record_at = Some(self.record_at).filter(|_| must_record && self.executor.is_idle());
-        [decision.wake, record_at, write_at].into_iter().flatten().fold(idle, Instant::min)
+        [decision.next.wake, record_at, write_at].into_iter().flatten().fold(idle, Instant::min)
     }
 
     /// Writes the checkpoint, observes the GPUs or runs the step, and returns whether it ran the step. A write or an
@@ -332,12 +329,9 @@ impl Reconciler {
             self.executor.observe();
             return false;
         }
-        let Some(step) = step else { return false };
-        let begins = self.executor.run(step.clone(), &self.node, record);
-        if begins {
-            self.node.on_started(&step);
-        }
-        begins
+        let Some(call) = step.and_then(|step| self.node.start(&step)) else { return false };
+        self.executor.run(call, record);
+        true
     }
 
     /// Sends the answers to orders that are ready, and writes the checkpoint for the others. Returns when it must be
@@ -369,41 +363,38 @@ impl Reconciler {
             set(&self.outlets.desired.kept, &decision.kept);
         }
         if kept.is_some() && !unrecorded {
-            set(&self.outlets.desired.lengths, &decision.lengths);
-            set(&self.outlets.desired.pause, &decision.pause);
+            set(&self.outlets.desired.lengths, &decision.gpus.lengths);
+            set(&self.outlets.desired.pause, &decision.gpus.pause);
         }
-        set(&self.outlets.desired.remove_rejected, &decision.remove_rejected);
-        for (key, uid) in &decision.evict {
+        set(&self.outlets.desired.remove_rejected, &decision.pods.remove_rejected);
+        for (key, uid) in &decision.pods.evict {
             let why = "its processes hold more GPU memory than it was given".to_owned();
             // If the queue is full the eviction is skipped; the next decision requests it again.
             drop(self.outlets.desired.evict.try_send(Eviction { key: key.clone(), uid: uid.clone(), why }));
         }
     }
 
-    fn publish(&mut self, healthy: DevicesByName, status: GpuNodeStatus) {
-        for (condition, holds) in self.node.readiness() {
+    fn publish(&mut self, healthy: DevicesByName, status: GpuNodeStatus, report: Report) {
+        for (condition, holds) in report.readiness {
             self.outlets.readiness.set(condition, holds);
         }
         self.outlets.metrics.set_slices(&status);
-        self.outlets.labels.send_if_modified(|old| replace(old, self.node.labels()));
-        self.outlets.gfd_labels.send_if_modified(|old| replace(old, self.node.gfd_labels()));
+        self.outlets.labels.send_if_modified(|old| replace(old, report.labels));
+        self.outlets.gfd_labels.send_if_modified(|old| replace(old, report.gfd_labels));
         self.outlets.counts.send_if_modified(|old| replace(old, self.counts()));
         self.outlets.watched.send_if_modified(|old| replace(&mut old.healthy, healthy));
-        // Report nothing before the first observation; otherwise readers would see a node without GPUs.
-        if !self.node.has_looked() {
-            return;
-        }
-        let state = Arc::new(self.node.state(&status));
+        let Some(state) = report.state else { return };
         self.outlets.reported.send_if_modified(|old| replace(old, state));
         if self.outlets.status.send_if_modified(|old| replace(old, status)) || self.measure {
+            let gpu_use = self.node.gpu_use();
             let of_slice = |slice: &_| SliceUse {
-                used: self.node.used(slice),
-                requested: self.node.requested(slice),
-                busy: self.node.busy(slice),
+                used: gpu_use.used(slice),
+                requested: gpu_use.requested(slice),
+                busy: gpu_use.busy(slice),
             };
-            let busy = |gpu: &_| self.node.busy_gpu(gpu);
+            let busy = |gpu: &_| gpu_use.busy_gpu(gpu);
             self.outlets.metrics.set_each(&self.outlets.status.borrow(), of_slice, busy);
-            self.outlets.metrics.set_over_use(self.node.over_used());
+            self.outlets.metrics.set_over_use(gpu_use.over_used());
             self.measure = false;
         }
     }

@@ -79,7 +79,7 @@ fn start_looking(every: Duration, open: Open, (folder, state): (&Path, &Path), s
         metrics: Metrics::register(&mut Registry::default()),
     };
     let mut node = Node::new(Settings { mps: Some(folder.join("mps")), ..Settings::default() });
-    node.restore(Restored::default(), Instant::now());
+    node.restore(&Restored::default(), Instant::now());
     let standing = AppliedSettings::of(&Restored::default());
     let reconciler = Reconciler::new((node, standing), outlets, executor, every);
     let running = tokio::spawn(reconciler.run(queue, session.clone()));

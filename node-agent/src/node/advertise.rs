@@ -18,7 +18,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 /// How long an unhealthy device is listed at least, and how long a kubelet may take to process a list.
-const DROP_AFTER: Duration = Duration::from_secs(2);
+const DROP_TIMEOUT: Duration = Duration::from_secs(2);
 
 pub type DevicesByName = BTreeMap<ResourceName, BTreeSet<DeviceId>>;
 
@@ -60,7 +60,7 @@ impl Listed {
         if shown {
             self.shown |= !self.healthy || asked >= self.since;
         } else if !self.healthy && asked >= self.since && self.quiet.is_none_or(|quiet| quiet > asked) {
-            let latest = self.since + DROP_AFTER;
+            let latest = self.since + DROP_TIMEOUT;
             self.quiet = Some(if self.shown { asked } else { asked.max(latest) });
         }
     }
@@ -101,6 +101,12 @@ pub(crate) struct Advertised {
     names: BTreeMap<ResourceName, BTreeMap<DeviceId, Listed>>,
     seen: Option<Allocatable>,
     first_seen: Option<Instant>,
+    /// The names that the kubelet has accepted since its last start.
+    registered: BTreeSet<ResourceName>,
+    /// Whether names were ever registered.
+    is_named: bool,
+    /// Whether everything that an offer needs was ever known. Before that, listed devices go to their holders only.
+    has_offered: bool,
 }
 
 impl Advertised {
@@ -115,12 +121,31 @@ impl Advertised {
         self.names.contains_key(&name)
     }
 
-    /// Drops all acknowledgements, because the kubelet has restarted and forgotten everything.
-    pub(crate) fn forget_acknowledgements(&mut self) {
+    /// Takes the names that the kubelet has accepted. A kubelet that registers names has restarted and forgotten
+    /// everything, so all acknowledgements are dropped.
+    pub(super) fn register(&mut self, names: BTreeSet<ResourceName>) {
+        self.registered = names;
         self.seen = None;
         for listed in self.names.values_mut().flat_map(BTreeMap::values_mut) {
             (listed.shown, listed.quiet) = (false, None);
         }
+    }
+
+    /// The names that the kubelet has accepted since its last start.
+    pub(super) fn registered(&self) -> &BTreeSet<ResourceName> {
+        &self.registered
+    }
+
+    /// Whether names may be registered. Once they are, they stay, whatever `may_begin` is then.
+    pub(super) fn may_name(&mut self, may_begin: bool, is_observed: bool) -> bool {
+        let may = self.is_named || may_begin;
+        self.is_named |= may && is_observed;
+        may
+    }
+
+    /// Whether a container may get a listed device.
+    pub(super) fn has_offered(&self) -> bool {
+        self.has_offered
     }
 
     /// Takes the kubelet's list of allocatable devices.
@@ -135,6 +160,7 @@ impl Advertised {
 
     /// Makes the lists offer exactly `offer`, as far as the kubelet's acknowledgements allow.
     pub(crate) fn offer(&mut self, offer: &DevicesByName, now: Instant) {
+        self.has_offered = true;
         for (name, devices) in &mut self.names {
             let offered = offer.get(name);
             for (device, listed) in devices.iter_mut().filter(|(_, listed)| listed.healthy) {
@@ -226,11 +252,11 @@ impl Advertised {
                 if account.is_held(device) {
                     return true;
                 }
-                let due = listed.since + DROP_AFTER;
+                let due = listed.since + DROP_TIMEOUT;
                 if due <= now && asked.is_some_and(|asked| asked > quiet) {
                     return false;
                 }
-                let due = due.max(now + DROP_AFTER);
+                let due = due.max(now + DROP_TIMEOUT);
                 next = Some(next.map_or(due, |n: Instant| n.min(due)));
                 true
             });
@@ -257,7 +283,7 @@ impl Advertised {
     }
 
     /// Whether an id cannot be dropped before a newer list of holders.
-    pub(crate) fn wants_account(&self, account: &Account, now: Instant) -> bool {
+    pub(crate) fn wants_holders(&self, account: &Account, now: Instant) -> bool {
         let asked = account.asked();
         let unhealthy = self.names.values().flat_map(BTreeMap::values).filter_map(|l| l.quiet_by(now));
         unhealthy.max().is_some_and(|quiet| asked.is_none_or(|asked| asked <= quiet))

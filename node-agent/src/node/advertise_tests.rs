@@ -55,7 +55,7 @@ fn a_device_is_acknowledged_when_the_kubelet_shows_it_after_it_was_listed() {
     assert!(!scene.all.is_acknowledged(name(ONE), &DeviceId::new("MIG-1")));
     scene.saw(&[(ONE, "MIG-1")]);
     assert!(scene.all.is_acknowledged(name(ONE), &DeviceId::new("MIG-1")));
-    scene.all.forget_acknowledgements();
+    scene.all.register(BTreeSet::new());
     assert!(!scene.all.is_acknowledged(name(ONE), &DeviceId::new("MIG-1")));
 }
 
@@ -101,16 +101,16 @@ fn an_id_is_dropped_after_the_kubelet_and_a_newer_account_of_holders_let_go_of_i
     scene.saw(&[(ONE, "MIG-1")]);
     scene.offer(&[]);
     let listed = |all: &Advertised| all.lists().flat_map(|(_, devices)| devices).count();
-    let later = scene.now + DROP_AFTER * 2;
+    let later = scene.now + DROP_TIMEOUT * 2;
     assert_eq!(scene.all.drop_ids(&account, later), None);
     assert_eq!(listed(&scene.all), 1, "listed as unhealthy until it is acknowledged");
     scene.saw(&[]);
     assert!(scene.all.drop_ids(&account, later).is_some());
     assert_eq!(listed(&scene.all), 1, "and until the holders are known");
-    assert!(scene.all.wants_account(&account, scene.now));
+    assert!(scene.all.wants_holders(&account, scene.now));
     let (held, foreign, recorded) = (BTreeMap::new(), Vec::new(), Ok(Vec::new()));
     account.take(Holders { asked: scene.tick(), held, foreign, recorded }, None);
-    assert!(!scene.all.wants_account(&account, scene.now));
+    assert!(!scene.all.wants_holders(&account, scene.now));
     assert!(scene.all.drop_ids(&account, scene.now).is_some());
     assert_eq!(listed(&scene.all), 1, "and for a while");
     assert_eq!(scene.all.drop_ids(&account, later), None);
@@ -128,8 +128,8 @@ fn a_kubelet_that_never_showed_a_device_may_yet_take_the_list_with_it() {
     scene.saw(&[]);
     assert_eq!(scene.all.quiet_since(&device, scene.now), None, "it has heard of neither list");
     let account = Account::default();
-    assert!(!scene.all.wants_account(&account, scene.now));
-    let due = withdrawn + DROP_AFTER;
+    assert!(!scene.all.wants_holders(&account, scene.now));
+    let due = withdrawn + DROP_TIMEOUT;
     assert_eq!(scene.all.drop_ids(&account, scene.now), Some(due), "looked at again then");
     assert_eq!(scene.all.quiet_since(&device, due), Some(due), "it has had time for both");
     // The kubelet shows the device late, and then no longer: it has processed both lists.

@@ -4,6 +4,8 @@ use super::tests::{ONE, Scene, devices, failing, mig, slice, wanted, wanted_of};
 use super::*;
 use crate::gpu::fake::FakeGpus;
 use kerf_core::contract::{Condition, Holder, Shape, SliceState, WantedSlice};
+use kerf_core::names::DeviceId;
+use kerf_core::names::GpuUuid;
 use kerf_core::units::SizeGb;
 
 /// Wants these slices besides a sound one on another GPU. Returns the first one's message and the condition's.
@@ -93,7 +95,7 @@ fn a_pod_that_was_promised_a_slice_under_another_models_name_gets_it() {
 
 /// A node with detection of other managers.
 fn watched() -> Scene {
-    Scene::of(FakeGpus::new(&["H100-80GB"]), Settings { others: true, ..Settings::default() })
+    Scene::of(FakeGpus::new(&["H100-80GB"]), Settings { detect_conflicts: true, ..Settings::default() })
 }
 
 const PLUGIN: &str = "NVIDIA's device plugin manages GPUs of this node: its sockets answer.";
@@ -104,7 +106,7 @@ fn a_contested_node_registers_no_name_and_cuts_nothing() {
     scene.want(vec![wanted("s1", mig("1g.10gb", 0, 1), Some(("a", ONE)))]);
     for others in [None, Some(vec![PLUGIN.to_owned()])] {
         if let Some(others) = others {
-            scene.node.on_others(others, scene.now);
+            scene.node.on_conflicts(others, scene.now);
         }
         scene.list_holders();
         let decision = scene.decide();
@@ -115,7 +117,7 @@ fn a_contested_node_registers_no_name_and_cuts_nothing() {
     assert_eq!(failing(&status, Condition::UNCONTESTED).as_deref(), Some(PLUGIN));
     assert!(status.gpus.iter().all(|gpu| gpu.kinds.is_empty()), "nothing is to be placed on it");
     assert_eq!(scene.told, [NodeEvent::Contested { text: PLUGIN.to_owned() }], "told once");
-    scene.node.on_others(vec![], scene.now);
+    scene.node.on_conflicts(vec![], scene.now);
     scene.list_holders();
     let status = scene.settle();
     assert_eq!((slice(&status, "s1").state, status.is_ready()), (SliceState::Ready, true));
@@ -125,28 +127,32 @@ fn a_contested_node_registers_no_name_and_cuts_nothing() {
 #[test]
 fn what_others_gave_away_is_asked_for_before_anything_is_offered() {
     const GPU: &str = "nvidia.com/gpu";
-    let mut scene = Scene::of(FakeGpus::new(&["T4-16GB"]), Settings { others: true, ..Settings::default() });
-    scene.node.on_others(vec![PLUGIN.to_owned()], scene.now);
+    let mut scene =
+        Scene::of(FakeGpus::new(&["T4-16GB"]), Settings { detect_conflicts: true, ..Settings::default() });
+    scene.node.on_conflicts(vec![PLUGIN.to_owned()], scene.now);
     scene.list_holders();
     scene.decide();
     let holder = Holder { namespace: "ns".into(), pod: "p".into(), container: "main".into() };
     scene.held.insert(DeviceId::new("GPU-0"), Held { name: GPU.parse().unwrap(), holder });
     scene.tick();
-    scene.node.on_others(vec![], scene.now);
+    scene.node.on_conflicts(vec![], scene.now);
     scene.want(vec![wanted("s1", Shape::Whole { size_gb: SizeGb(15) }, Some(("q", GPU)))]);
     let decision = scene.decide();
-    assert!(decision.wants_holders && decision.lists.is_empty(), "{:?}", decision.lists);
+    assert!(decision.next.wants_holders && decision.lists.is_empty(), "{:?}", decision.lists);
     let gpu = &decision.status.gpus[0];
-    assert!(gpu.kinds.is_empty() && scene.node.shares.is_empty(), "nothing is promised of it: {gpu:?}");
+    assert!(
+        gpu.kinds.is_empty() && scene.node.facts.slices.shares().is_empty(),
+        "nothing is promised of it: {gpu:?}"
+    );
     let status = scene.settle();
-    assert!(slice(&status, "s1").device.is_none(), "it is p's: {:?}", scene.node.shares);
-    assert!(!scene.decide().wants_holders && status.is_ready());
+    assert!(slice(&status, "s1").device.is_none(), "it is p's: {:?}", scene.node.facts.slices.shares());
+    assert!(!scene.decide().next.wants_holders && status.is_ready());
 }
 
 #[test]
 fn a_node_that_becomes_contested_keeps_what_is_held_and_offers_nothing_new() {
     let mut scene = watched();
-    scene.node.on_others(vec![], scene.now);
+    scene.node.on_conflicts(vec![], scene.now);
     let (held, promised) = (
         wanted("s1", mig("1g.10gb", 0, 1), Some(("a", ONE))),
         wanted("s2", mig("1g.10gb", 1, 1), Some(("b", ONE))),
@@ -154,7 +160,7 @@ fn a_node_that_becomes_contested_keeps_what_is_held_and_offers_nothing_new() {
     scene.want(vec![held.clone()]);
     scene.settle();
     scene.allocate("a", ONE, "MIG-1");
-    scene.node.on_others(vec![PLUGIN.to_owned()], scene.now);
+    scene.node.on_conflicts(vec![PLUGIN.to_owned()], scene.now);
     scene.want(vec![held, promised]);
     let status = scene.settle();
     assert_eq!((scene.places().len(), devices(&scene.kubelet)), (1, vec!["MIG-1"]));
@@ -165,7 +171,7 @@ fn a_node_that_becomes_contested_keeps_what_is_held_and_offers_nothing_new() {
 #[test]
 fn a_contested_node_tells_so_after_a_restart_too_and_sees_its_pods_leave() {
     let mut scene = watched();
-    scene.node.on_others(vec![], scene.now);
+    scene.node.on_conflicts(vec![], scene.now);
     scene.want(vec![wanted("s1", mig("1g.10gb", 0, 1), Some(("a", ONE)))]);
     scene.settle();
     scene.allocate("a", ONE, "MIG-1");
@@ -174,8 +180,8 @@ fn a_contested_node_tells_so_after_a_restart_too_and_sees_its_pods_leave() {
     scene.want(vec![wanted("s1", mig("1g.10gb", 0, 1), Some(("a", ONE)))]);
     let status = scene.decide().status;
     assert_eq!((slice(&status, "s1").state, status.gpus[0].kinds.len()), (SliceState::Held, 0));
-    assert!(!scene.node.has_looked(), "nobody is told so until it is known who else is here");
-    scene.node.on_others(vec![PLUGIN.to_owned()], scene.now);
+    assert!(scene.node.report().state.is_none(), "nobody is told so until it is known who else is here");
+    scene.node.on_conflicts(vec![PLUGIN.to_owned()], scene.now);
     let status = scene.decide().status;
     assert_eq!(failing(&status, Condition::UNCONTESTED).as_deref(), Some(PLUGIN));
     assert_eq!(status.gpus[0].kinds, []);

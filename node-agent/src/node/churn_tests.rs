@@ -6,15 +6,21 @@
 use super::*;
 use crate::gpu::GpuBackend as _;
 use crate::gpu::fake::{FakeGpus, uuid};
+use crate::node::device_ids::share_slice;
 use crate::processes::GpuUsage;
+use kerf_core::contract::NodePolicy;
 use kerf_core::contract::{GpuNodeStatus, Holder, MigPart, Reservation, Shape, WantedSlice};
 use kerf_core::ledger::{Found, Order, OrderKind, Owner, Proposal};
 use kerf_core::mig::Placement;
+use kerf_core::names::DeviceId;
+use kerf_core::names::PodKey;
 use kerf_core::names::PodUid;
 use kerf_core::packing::{Placed, Source};
 use kerf_core::planner::Step;
+use kerf_core::resource::ResourceName;
 use kerf_core::units::SizeGb;
 use proptest::prelude::*;
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 /// The resource names that pods request.
@@ -111,10 +117,10 @@ struct Life {
 impl Life {
     fn new(names: &'static Names) -> Self {
         let gpus = FakeGpus::new(&["H100-80GB", "T4-16GB"]);
-        let (mut node, now) = (Node::default(), Instant::now());
-        node.restore(Restored { is_own: true, ..Restored::default() }, now);
+        let (mut node, now) = (Node::new(Settings::default()), Instant::now());
+        node.restore(&Restored { is_own: true, ..Restored::default() }, now);
         node.on_policy(Ok(NodePolicy::default()));
-        node.on_observed(Ok(gpus.gpus()));
+        node.on_gpus(Ok(gpus.gpus()));
         node.on_registration(Ok(node.resource_names()));
         node.on_pods(NodePods::new());
         let (sent, taken) = (Lists::new(), Lists::new());
@@ -336,11 +342,9 @@ impl Life {
     /// The pod for which the kubelet picks the device. If the device's pod must be alone it is that one, or at times
     /// another such pod that could have its own device. Otherwise it is a pod that requests the name, or a stranger.
     fn pod_for(&mut self, name: ResourceName, device: &DeviceId, choice: usize) -> Identity {
-        let promises = self
-            .node
-            .desired()
-            .iter()
-            .filter_map(|wanted| Some((wanted.reservation.clone()?, self.node.device_of(wanted))));
+        let promises = self.node.desired().iter().filter_map(|wanted| {
+            Some((wanted.reservation.clone()?, self.node.facts.placement().device_of(wanted)))
+        });
         let promises: Vec<_> = promises.filter(|(r, _)| !self.roster.contains_key(&r.uid)).collect();
         // The leader binds only pods that the agent has marked.
         let is_marked =
@@ -391,7 +395,13 @@ impl Life {
         }
         self.picked = None;
         self.node.on_allocated(name, vec![device.clone()], self.now);
-        let whole = self.node.shares.get(&device).is_some_and(|s| matches!(s.shape, Shape::Whole { .. }));
+        let whole = self
+            .node
+            .facts
+            .slices
+            .shares()
+            .get(&device)
+            .is_some_and(|s| matches!(s.shape, Shape::Whole { .. }));
         self.pods.insert(device, Pod { name, whole, since: self.now, listed: false, identity });
     }
 
@@ -475,7 +485,7 @@ impl Life {
 
     /// The agent observes the GPUs instead of running the decided step.
     fn observe(&mut self) {
-        self.node.on_observed(Ok(self.gpus.gpus()));
+        self.node.on_gpus(Ok(self.gpus.gpus()));
     }
 
     /// Restarts the agent's process, for which the kubelet marks all its devices as unhealthy.
@@ -484,13 +494,13 @@ impl Life {
             return;
         }
         self.node = Node::new(Settings::default());
-        self.node.restore(self.record.clone(), self.now);
+        self.node.restore(&self.record, self.now);
         self.taken.values_mut().flat_map(BTreeMap::values_mut).for_each(|healthy| *healthy = false);
         self.pods.values_mut().for_each(|pod| pod.listed = true);
         (self.allocatable, self.holders) = (None, None);
         self.note_admitted();
         self.unpick();
-        self.node.on_observed(Ok(self.gpus.gpus()));
+        self.node.on_gpus(Ok(self.gpus.gpus()));
         self.node.on_registration(Ok(self.node.resource_names()));
         if choice == 0 {
             self.read_gpu_node();
@@ -504,7 +514,7 @@ impl Life {
                 self.node.on_created(&gpu, &id, result, self.now);
             }
             Some(Step::Destroy { gpu, instance, part }) => {
-                let found = self.node.find(&gpu, instance).unwrap().clone();
+                let found = self.node.facts.inventory.find(&gpu, instance).unwrap().clone();
                 let device = found.device().unwrap();
                 assert!(!self.pods.contains_key(device), "{device} is destroyed under its pod");
                 let offered = self.taken.values().any(|list| list.get(device) == Some(&true));
@@ -518,9 +528,9 @@ impl Life {
     }
 
     fn decide(&mut self) {
-        let Decision { lists, record, look_up, .. } = self.node.decide(self.now);
+        let Decision { lists, record, pods, .. } = self.node.decide(self.now);
         self.record = record;
-        for uid in look_up.into_keys() {
+        for uid in pods.look_up.into_keys() {
             let found = match &uid {
                 uid if self.roster.contains_key(uid) => Found::Here,
                 uid if self.over.contains(uid) => Found::Gone,
@@ -538,13 +548,16 @@ impl Life {
 
     fn check(&self) {
         let there: Vec<_> = self.gpus.gpus().into_iter().flat_map(|g| g.instances).collect();
-        let of_shares: Vec<_> = self.pods.iter().filter(|(d, _)| share::slice_of(d).is_some()).collect();
+        let of_shares: Vec<_> = self.pods.iter().filter(|(d, _)| share_slice(d).is_some()).collect();
         let wholes = of_shares.iter().filter(|(_, pod)| pod.whole).count();
         assert!(wholes == 0 || of_shares.len() == 1, "a GPU is given twice");
         assert!(of_shares.len() <= MOST_SHARES, "a GPU is given too often");
         for (device, pod) in &self.pods {
             let is_there = there.iter().any(|i| i.device() == Some(device));
-            assert!(is_there || self.node.shares.contains_key(device), "{device} went from under its pod");
+            assert!(
+                is_there || self.node.facts.slices.shares().contains_key(device),
+                "{device} went from under its pod"
+            );
             let elsewhere = self.taken.iter().filter(|(name, _)| **name != pod.name);
             let offered = elsewhere.into_iter().any(|(_, list)| list.get(device) == Some(&true));
             assert!(!offered, "{device} is offered under another name while a pod has it");

@@ -1,13 +1,18 @@
 //! The MPS daemons that the node's shares need, and whether they serve the shares.
 
-use super::Node;
-use super::share::{self, Share};
+use super::Restored;
+use super::conflicts::Conflicts;
+use super::device_ids::{share_device, share_slice};
+use super::holders::Account;
+use super::slices::Share;
+use super::usage::GpuUse;
 use crate::gpu::Gpu;
-use kerf_core::contract::{Shape, WantedSlice};
+use kerf_core::contract::{Reservation, Shape, WantedSlice};
 use kerf_core::kind::Kind;
-use kerf_core::names::{DeviceId, GpuUuid, SliceId};
+use kerf_core::names::{DeviceId, GpuUuid, PodKey, SliceId};
 use kerf_core::units::MemoryMib;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WantedDaemon {
@@ -71,107 +76,173 @@ impl Needed {
 
 pub type Daemons = BTreeMap<GpuUuid, Daemon>;
 
-impl Node {
-    /// Takes the state of the MPS daemons. Pods that lost their daemon get an Event, unless they got one for its
-    /// server's fault.
-    pub fn on_daemons(&mut self, daemons: Daemons) {
+/// The MPS daemons as they were last seen.
+#[derive(Debug, Default)]
+pub(super) struct MpsDaemons {
+    /// Their folder. Without it no daemon runs, and MPS shares are only accounted for.
+    folder: Option<PathBuf>,
+    daemons: Daemons,
+    generations: BTreeMap<GpuUuid, u64>,
+    /// What was last wrong with each daemon; removed once it serves.
+    ills: BTreeMap<GpuUuid, String>,
+    /// GPUs whose pods got an Event for their MPS server; removed once its daemon serves again.
+    reported: BTreeSet<GpuUuid>,
+    /// The GPUs that an earlier process had put into `EXCLUSIVE_PROCESS` mode.
+    were_exclusive: BTreeSet<GpuUuid>,
+}
+
+impl MpsDaemons {
+    pub(super) fn new(folder: Option<PathBuf>) -> Self {
+        Self { folder, ..Self::default() }
+    }
+
+    pub(super) fn restore(&mut self, restored: &Restored) {
+        self.were_exclusive.clone_from(&restored.exclusive);
+    }
+
+    /// Writes what a restart needs into the record.
+    pub(super) fn save(&self, record: &mut Restored, wanted: &BTreeMap<GpuUuid, WantedDaemon>) {
+        let exclusive = wanted.iter().filter(|(_, d)| d.exclusive).map(|(gpu, _)| gpu);
+        let kept = self.were_exclusive.iter().filter(|gpu| self.has(gpu));
+        record.exclusive = exclusive.chain(kept).cloned().collect();
+    }
+
+    /// Takes the state of the daemons. Returns the GPUs whose pods have lost their daemon and got no Event for its
+    /// server's fault, with how it ended.
+    pub(super) fn take(&mut self, daemons: Daemons) -> Vec<(GpuUuid, Option<String>)> {
+        let mut lost = Vec::new();
         for (gpu, daemon) in &daemons {
             if let Daemon::Ill(text) = daemon {
-                self.daemon_ills.insert(gpu.clone(), text.clone());
+                self.ills.insert(gpu.clone(), text.clone());
             }
             let Daemon::Serving { generation, .. } = daemon else { continue };
             let before = self.generations.insert(gpu.clone(), *generation);
-            let (how, told) = (self.daemon_ills.remove(gpu), self.told_lost.remove(gpu));
+            let (how, is_reported) = (self.ills.remove(gpu), self.reported.remove(gpu));
             // On the first report after an agent's start there is no generation to compare, so nothing is reported as
             // lost.
-            if !told && before.is_some_and(|before| before != *generation) {
-                self.tell_holders(gpu, how.as_deref());
+            if !is_reported && before.is_some_and(|before| before != *generation) {
+                lost.push((gpu.clone(), how));
             }
         }
         self.daemons = daemons;
+        lost
     }
 
-    /// Handles that the clients of a GPU's MPS server have lost their work. If the daemon restarts for that, it is the
+    /// Notes that the clients of a GPU's MPS server have lost their work. If the daemon restarts for that, it is the
     /// same loss.
-    pub fn on_server_lost(&mut self, gpu: &GpuUuid, how: &str) {
-        self.tell_holders(gpu, Some(how));
-        self.told_lost.insert(gpu.clone());
+    pub(super) fn take_loss(&mut self, gpu: &GpuUuid) {
+        self.reported.insert(gpu.clone());
     }
 
-    fn tell_holders(&mut self, gpu: &GpuUuid, how: Option<&str>) {
-        for pod in self.holders_on(gpu) {
-            self.tell(super::NodeEvent::MpsRestarted { gpu: gpu.clone(), pod, how: how.map(str::to_owned) });
+    pub(super) fn folder(&self) -> Option<&Path> {
+        self.folder.as_deref()
+    }
+
+    pub(super) fn has(&self, gpu: &GpuUuid) -> bool {
+        self.daemons.contains_key(gpu)
+    }
+
+    pub(super) fn are_gone(&self) -> bool {
+        self.daemons.is_empty()
+    }
+
+    /// Why the GPU's daemon does not serve.
+    pub(super) fn trouble(&self, gpu: &GpuUuid) -> Option<&str> {
+        match self.daemons.get(gpu) {
+            Some(Daemon::Ill(text)) => Some(text),
+            _ => None,
         }
     }
+}
 
-    /// The daemons that should run: one for each GPU with MPS shares. While the driver is being upgraded only shares in
-    /// use count.
-    pub(super) fn wanted_daemons(&self) -> BTreeMap<GpuUuid, WantedDaemon> {
-        if self.settings.mps.is_none() {
+/// The pods that hold shares of the GPU.
+pub(super) fn holders_on(gpu: &GpuUuid, account: &Account) -> BTreeSet<PodKey> {
+    let held = account.devices().filter(|(d, _)| share_slice(d).is_some_and(|(g, _)| g == *gpu));
+    held.map(|(_, held)| held.holder.key()).collect()
+}
+
+/// The daemons beside the shares that need them.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct MpsService<'a> {
+    daemons: &'a MpsDaemons,
+    gpu_use: GpuUse<'a>,
+    /// Whether the driver is being upgraded, so that only shares in use count.
+    is_upgrading: bool,
+}
+
+impl<'a> MpsService<'a> {
+    pub(super) fn new(daemons: &'a MpsDaemons, gpu_use: GpuUse<'a>, conflicts: &Conflicts) -> Self {
+        Self { daemons, gpu_use, is_upgrading: conflicts.is_upgrading() }
+    }
+
+    /// The daemons that should run: one for each GPU with MPS shares.
+    pub(super) fn wanted(self) -> BTreeMap<GpuUuid, WantedDaemon> {
+        if self.daemons.folder.is_none() {
             return BTreeMap::new();
         }
-        let wanted = |gpu: &Gpu| {
-            let is_served = |s: &&Share| self.upgrade.is_none() || self.is_share_in_use(s);
-            let shares = self.shares.values().filter(|s| s.gpu == gpu.uuid && s.shape.kind() == Kind::Mps);
-            let (taken, idle): (Vec<_>, Vec<_>) = shares.filter(is_served).partition(|s| self.is_taken(s));
-            // The limit is a wall that a client cannot move, so an idle share must not widen it for other clients.
-            let counted = if taken.is_empty() { idle } else { taken };
-            let needs = counted.into_iter().map(|s| self.needed(gpu, &s.id)).reduce(Needed::max)?;
-            let (limit, threads) = (needs.memory, needs.threads(gpu.memory));
-            let in_use = self.usage.get(&gpu.uuid).is_some_and(|usage| !usage.pods.is_empty());
-            Some(WantedDaemon { limit, threads, exclusive: self.rule(gpu).mps.exclusive, in_use })
-        };
-        self.gpus.iter().filter_map(|gpu| Some((gpu.uuid.clone(), wanted(gpu)?))).collect()
+        let gpus = self.gpu_use.shares.placement.inventory.gpus().iter();
+        gpus.filter_map(|gpu| Some((gpu.uuid.clone(), self.wanted_on(gpu)?))).collect()
     }
 
-    /// Whether a pod holds the share, may hold it, or has reserved it.
-    fn is_taken(&self, share: &Share) -> bool {
-        let is_reserved = |w: &WantedSlice| w.id == share.id && w.gpu == share.gpu && w.reservation.is_some();
-        self.desired().iter().any(is_reserved) || self.is_share_in_use(share)
+    fn wanted_on(self, gpu: &Gpu) -> Option<WantedDaemon> {
+        let shares = self.gpu_use.shares;
+        let is_served = |s: &&Share| !self.is_upgrading || shares.is_in_use(s);
+        let of_gpu = shares.placement.slices.shares().values().filter(|s| s.gpu == gpu.uuid);
+        let of_gpu = of_gpu.filter(|s| s.shape.kind() == Kind::Mps).filter(is_served);
+        let (taken, idle): (Vec<_>, Vec<_>) = of_gpu.partition(|s| shares.is_taken(s));
+        // The limit is a wall that a client cannot move, so an idle share must not widen it for other clients.
+        let counted = if taken.is_empty() { idle } else { taken };
+        let needs = counted.into_iter().map(|s| self.needed(gpu, &s.id)).reduce(Needed::max)?;
+        let (limit, threads) = (needs.memory, needs.threads(gpu.memory));
+        let exclusive = shares.placement.reservations.rule(gpu).mps.exclusive;
+        Some(WantedDaemon { limit, threads, exclusive, in_use: self.gpu_use.measured.has_pods_on(&gpu.uuid) })
     }
 
     /// What the server must let a client have for this share: all shares of its container on the GPU, because one
     /// process uses them together. In strict mode the limit is one share, and a container with several shares needs as
     /// many processes.
-    fn needed(&self, gpu: &Gpu, id: &SliceId) -> Needed {
-        let device = share::device_id(&gpu.uuid, id);
-        let mps = self.rule(gpu).mps;
+    fn needed(self, gpu: &Gpu, id: &SliceId) -> Needed {
+        let placement = self.gpu_use.shares.placement;
+        let device = share_device(&gpu.uuid, id);
+        let mps = placement.reservations.rule(gpu).mps;
         let needed =
             |shapes: &mut dyn Iterator<Item = Shape>| Needed::of(shapes, gpu.memory, mps.limits_compute());
-        let own = needed(&mut self.shares.get(&device).map(|s| s.shape).into_iter());
+        let shares = placement.slices.shares();
+        let own = needed(&mut shares.get(&device).map(|s| s.shape).into_iter());
         if mps.is_one_size() {
             return own;
         }
-        let wanted = self.desired().iter().find(|w| w.id == *id && w.gpu == gpu.uuid);
-        let promised = wanted.and_then(|w| w.reservation.as_ref());
-        let promised = promised
-            .map(|promised| {
-                let same = |w: &&WantedSlice| {
-                    w.gpu == gpu.uuid
-                        && w.shape.kind() == Kind::Mps
-                        && w.reservation
-                            .as_ref()
-                            .is_some_and(|r| (&r.uid, &r.container) == (&promised.uid, &promised.container))
-                };
-                needed(&mut self.desired().iter().filter(same).map(|w| w.shape))
-            })
-            .unwrap_or_default();
-        let holder_of = |device| self.account.possible_holder(device).map(|h| &h.holder);
+        let wanted = placement.reservations.wanted(&gpu.uuid, id);
+        let reserved = wanted.and_then(|w| w.reservation.as_ref());
+        let reserved = reserved.map(|r| needed(&mut self.reserved_with(gpu, r))).unwrap_or_default();
+        let account = self.gpu_use.shares.account;
+        let holder_of = |device| account.possible_holder(device).map(|h| &h.holder);
         let holder = holder_of(&device);
-        let held = self
-            .shares
+        let held = shares
             .iter()
             .filter(|(other, s)| s.gpu == gpu.uuid && holder.is_some() && holder_of(other) == holder);
-        own.max(promised).max(needed(&mut held.map(|(_, s)| s.shape)))
+        own.max(reserved).max(needed(&mut held.map(|(_, s)| s.shape)))
+    }
+
+    /// The shares of the GPU that are reserved for the same container.
+    fn reserved_with(self, gpu: &Gpu, reservation: &Reservation) -> impl Iterator<Item = Shape> {
+        let is_same = move |w: &&WantedSlice| {
+            let is_its =
+                |r: &Reservation| (&r.uid, &r.container) == (&reservation.uid, &reservation.container);
+            w.gpu == gpu.uuid && w.shape.kind() == Kind::Mps && w.reservation.as_ref().is_some_and(is_its)
+        };
+        self.gpu_use.shares.placement.desired().iter().filter(is_same).map(|w| w.shape)
     }
 
     /// Why a share cannot be served; `None` if it can.
-    pub(super) fn daemon_trouble(&self, device: &DeviceId, shape: Shape) -> Option<String> {
+    pub(super) fn trouble(self, device: &DeviceId, shape: Shape) -> Option<String> {
         let (gpu, id) =
-            share::slice_of(device).filter(|_| self.settings.mps.is_some() && shape.kind() == Kind::Mps)?;
-        let gpu = self.gpu(&gpu)?;
-        let is_idle = self.shares.get(device).is_some_and(|share| !self.is_taken(share));
-        match self.daemons.get(&gpu.uuid) {
+            share_slice(device).filter(|_| self.daemons.folder.is_some() && shape.kind() == Kind::Mps)?;
+        let shares = self.gpu_use.shares;
+        let gpu = shares.placement.inventory.gpu(&gpu)?;
+        let served = shares.placement.slices.shares().get(device);
+        let is_idle = served.is_some_and(|share| !shares.is_taken(share));
+        match self.daemons.daemons.get(&gpu.uuid) {
             Some(Daemon::Serving { limit, threads, .. })
                 if is_idle || self.needed(gpu, &id).is_within(*limit, *threads, gpu.memory) =>
             {
@@ -181,10 +252,5 @@ impl Node {
             Some(Daemon::Ill(text)) => Some(format!("the GPU's MPS daemon does not serve: {text}")),
             Some(Daemon::Changing) | None => Some("the GPU's MPS daemon is being started".to_owned()),
         }
-    }
-
-    /// Whether a share of this kind must wait until the GPU's MPS daemon has ended.
-    pub(super) fn waits_for_daemon(&self, gpu: &GpuUuid, shape: Shape) -> bool {
-        shape.kind() != Kind::Mps && self.daemons.contains_key(gpu)
     }
 }

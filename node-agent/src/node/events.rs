@@ -1,8 +1,6 @@
-//! What the node reports as Events: each report is sent once for as long as it holds.
+//! What the node reports as Events. A lasting condition is reported once for as long as it holds.
 
-use super::Node;
-use kerf_core::contract::WantedSlice;
-use kerf_core::names::{DeviceId, GpuUuid, PodKey, PodUid, SliceId};
+use kerf_core::names::{DeviceId, GpuUuid, PodKey};
 use kerf_core::units::MemoryMib;
 
 /// A report to an operator or to a pod's owner.
@@ -68,74 +66,43 @@ pub enum NodeEvent {
     },
 }
 
-impl Node {
-    /// Handles a pod that the kubelet rejected. Without a reservation it has bypassed kerf.
-    pub fn on_rejected(&mut self, pod: PodKey, uid: &PodUid) {
-        let promised = self.desired().iter().filter_map(|w| w.reservation.as_ref()).any(|r| r.uid == *uid);
-        if !promised {
-            tracing::warn!(%pod, "a pod that kerf did not place asked for a slice, and was rejected");
-            self.tell(NodeEvent::NoSlice { pod });
-        }
-    }
+/// The reports for the next decision, and the lasting ones that were already sent.
+#[derive(Debug, Default)]
+pub(super) struct NodeEvents {
+    pending: Vec<NodeEvent>,
+    lasting: Vec<NodeEvent>,
+}
 
-    /// Reports pods that hold a device that others have reserved, and that have no reservation themselves.
-    pub(super) fn tell_mismatches(&mut self) {
-        let stolen = self.stolen().into_iter().map(|(_, device, pod)| NodeEvent::Mismatch { device, pod });
-        let stolen: Vec<NodeEvent> = stolen.collect();
-        self.tell_lasting(stolen, |note| matches!(note, NodeEvent::Mismatch { .. }));
-    }
-
-    /// The slices that such pods hold.
-    fn stolen(&self) -> Vec<(&WantedSlice, DeviceId, PodKey)> {
-        let reservations = || self.desired().iter().filter_map(|w| w.reservation.as_ref());
-        let stolen = self.desired().iter().filter_map(|wanted| {
-            let (promised, device) = (wanted.reservation.as_ref()?, self.device_of(wanted)?);
-            let holder = self.account.holder(&device)?.holder.key();
-            let is_strange = holder != promised.key() && !reservations().any(|r| r.key() == holder);
-            is_strange.then_some((wanted, device, holder))
-        });
-        stolen.collect()
-    }
-
-    /// Slices of unbound pods whose device another pod holds. The extender places their pods elsewhere, because the
-    /// reservation cannot be honoured here.
-    pub(super) fn taken_by_others(&self) -> impl Iterator<Item = (SliceId, String)> {
-        let is_waiting = |wanted: &&WantedSlice| {
-            let promised = wanted.reservation.as_ref();
-            promised.is_some_and(|r| self.pods.as_ref().is_some_and(|pods| !pods.contains_key(&r.uid)))
-        };
-        let stolen = self
-            .stolen()
-            .into_iter()
-            .map(|(wanted, _, pod)| (wanted, format!("{pod} has it, which was not promised it")));
-        let taken: Vec<_> = stolen.filter(|(w, _)| is_waiting(w)).collect();
-        taken.into_iter().map(|(wanted, text)| (wanted.id.clone(), text))
-    }
-
+impl NodeEvents {
     /// Reports something with the next decision.
-    pub(super) fn tell(&mut self, note: NodeEvent) {
-        self.notes.push(note);
+    pub(super) fn emit(&mut self, event: NodeEvent) {
+        self.pending.push(event);
     }
 
     /// Reports the lasting conditions of one kind that were not reported yet. `kind` selects the earlier reports of
     /// that kind, and those that no longer hold are dropped.
-    pub(super) fn tell_lasting(&mut self, now: Vec<NodeEvent>, kind: impl Fn(&NodeEvent) -> bool) {
+    pub(super) fn emit_lasting(&mut self, now: Vec<NodeEvent>, kind: impl Fn(&NodeEvent) -> bool) {
         let same = |a: &NodeEvent, b: &NodeEvent| {
             std::mem::discriminant(a) == std::mem::discriminant(b) && subject(a) == subject(b)
         };
-        self.told.retain(|told| !kind(told) || now.iter().any(|note| same(note, told)));
-        for note in now {
-            if !self.told.iter().any(|told| same(&note, told)) {
-                self.told.push(note.clone());
-                self.notes.push(note);
+        self.lasting.retain(|sent| !kind(sent) || now.iter().any(|event| same(event, sent)));
+        for event in now {
+            if !self.lasting.iter().any(|sent| same(&event, sent)) {
+                self.lasting.push(event.clone());
+                self.pending.push(event);
             }
         }
+    }
+
+    /// Takes the reports that are due.
+    pub(super) fn take(&mut self) -> Vec<NodeEvent> {
+        std::mem::take(&mut self.pending)
     }
 }
 
 /// What a lasting report is about. Its amounts may change without a new report.
-fn subject(note: &NodeEvent) -> (Option<&GpuUuid>, Option<&PodKey>, Option<&DeviceId>) {
-    match note {
+fn subject(event: &NodeEvent) -> (Option<&GpuUuid>, Option<&PodKey>, Option<&DeviceId>) {
+    match event {
         NodeEvent::MpsRestarted { gpu, pod, .. } | NodeEvent::OverUse { gpu, pod, .. } => {
             (Some(gpu), Some(pod), None)
         }

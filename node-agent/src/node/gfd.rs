@@ -1,7 +1,7 @@
 //! The values of NVIDIA's labels for this node, from the agent's observations and the policy.
 
-use super::share::Share;
-use super::{Node, rules};
+use super::rules::{self, Rules};
+use super::slices::{Share, Slices};
 use crate::gpu::{Gpu, MigMode};
 use kerf_core::contract::{GpuRule, MigReplicas};
 use kerf_core::gfd_labels::{
@@ -11,36 +11,33 @@ use kerf_core::kind::Kind;
 use kerf_core::mig::ComputeProfile;
 use std::collections::BTreeMap;
 
-impl Node {
-    pub(super) fn told_as_gfd_does(&self) -> GfdLabels {
-        let gpus: Vec<_> = self.gpus.iter().map(|gpu| self.labelled(gpu)).collect();
-        let turns = |gpu: &Gpu| self.rule(gpu).mig.time_slicing.map(MigReplicas::get);
-        let instances: Vec<_> = self.gpus.iter().flat_map(|gpu| instances(gpu, turns(gpu))).collect();
-        let driver = self
-            .gpus
-            .first()
-            .map(|gpu| LabelledDriver { version: gpu.driver.version.clone(), cuda: gpu.driver.cuda });
-        labels(&gpus, &instances, driver.as_ref())
-    }
+/// The values of NVIDIA's labels, whether or not another manager writes them.
+pub(super) fn gfd_labels(rules: Rules<'_>, slices: &Slices) -> GfdLabels {
+    let gpus: Vec<_> = rules.all().map(|(gpu, rule)| labelled(gpu, &rule, slices)).collect();
+    let turns = |rule: &GpuRule| rule.mig.time_slicing.map(MigReplicas::get);
+    let instances: Vec<_> = rules.all().flat_map(|(gpu, rule)| instances(gpu, turns(&rule))).collect();
+    let first = rules.inventory.gpus().first();
+    let driver =
+        first.map(|gpu| LabelledDriver { version: gpu.driver.version.clone(), cuda: gpu.driver.cuda });
+    labels(&gpus, &instances, driver.as_ref())
+}
 
-    fn labelled(&self, gpu: &Gpu) -> LabelledGpu {
-        let rule = self.rule(gpu);
-        let mut shares = BTreeMap::new();
-        let is_share = |share: &&Share| share.gpu == gpu.uuid && share.shape.instance().is_none();
-        for share in self.shares.values().filter(is_share) {
-            *shares.entry(share.shape.kind()).or_default() += 1;
-        }
-        LabelledGpu {
-            product: gpu.product.clone(),
-            memory: gpu.memory,
-            capability: gpu.capability,
-            pci_class: gpu.pci_class,
-            mig_capable: gpu.mig != MigMode::Unsupported,
-            mig_on: gpu.mig.is_on(),
-            fixed: fixed_shares(&rule, &shares),
-            kinds: rules::kinds(gpu, &rule),
-            shares,
-        }
+fn labelled(gpu: &Gpu, rule: &GpuRule, slices: &Slices) -> LabelledGpu {
+    let mut shares = BTreeMap::new();
+    let is_share = |share: &&Share| share.gpu == gpu.uuid && share.shape.instance().is_none();
+    for share in slices.shares().values().filter(is_share) {
+        *shares.entry(share.shape.kind()).or_default() += 1;
+    }
+    LabelledGpu {
+        product: gpu.product.clone(),
+        memory: gpu.memory,
+        capability: gpu.capability,
+        pci_class: gpu.pci_class,
+        mig_capable: gpu.mig != MigMode::Unsupported,
+        mig_on: gpu.mig.is_on(),
+        fixed: fixed_shares(rule, &shares),
+        kinds: rules::kinds(gpu, rule),
+        shares,
     }
 }
 

@@ -8,7 +8,7 @@ use kerf_core::kind::Kind;
 use kerf_core::units::SizeGb;
 
 fn told(scene: &Scene, names: &[&str]) -> Vec<String> {
-    let labels = scene.node.gfd_labels();
+    let labels = scene.node.report().gfd_labels;
     names.iter().map(|name| labels.get(&format!("nvidia.com/{name}")).cloned().unwrap_or_default()).collect()
 }
 
@@ -48,12 +48,13 @@ fn shares_are_told_by_what_policy_allows_and_by_what_is_there() {
 
 #[test]
 fn nothing_is_told_while_somebody_else_serves_the_gpus() {
-    let mut scene = Scene::of(FakeGpus::new(&["T4-16GB"]), Settings { others: true, ..Settings::default() });
+    let mut scene =
+        Scene::of(FakeGpus::new(&["T4-16GB"]), Settings { detect_conflicts: true, ..Settings::default() });
     scene.settle();
-    assert!(scene.node.gfd_labels().is_empty(), "nobody has looked yet");
-    scene.node.on_others(vec!["NVIDIA's device plugin".to_owned()], scene.now);
-    assert!(scene.node.gfd_labels().is_empty());
-    scene.node.on_others(vec![], scene.now);
+    assert!(scene.node.report().gfd_labels.is_empty(), "nobody has looked yet");
+    scene.node.on_conflicts(vec!["NVIDIA's device plugin".to_owned()], scene.now);
+    assert!(scene.node.report().gfd_labels.is_empty());
+    scene.node.on_conflicts(vec![], scene.now);
     scene.list_holders();
-    assert!(!scene.node.gfd_labels().is_empty());
+    assert!(!scene.node.report().gfd_labels.is_empty());
 }

@@ -10,7 +10,7 @@
 //!
 //! A device is held if it is being given, if List has it, or if the checkpoint has it for a pod that the API server shows and that
 //! has not ended. So a restart of the agent, of the kubelet or of the node changes nothing: the checkpoint outlives all three.
-//! An allocation ends when the other two sources show it. It also ends after [`SHOWN_WITHIN`] if no pod of the node
+//! An allocation ends when the other two sources show it. It also ends after [`SHOWN_TIMEOUT`] if no pod of the node
 //! lacks a device of its name: then the kubelet rejected the pod. No earlier time is safe, because the kubelet writes
 //! its checkpoint only after all plugins have answered for a container, however long that takes
 //! (`pod_resources::checkpoint`).
@@ -24,15 +24,15 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 /// How long the API server may take to show the agent a pod for which the kubelet allocates already.
-const SHOWN_WITHIN: Duration = Duration::from_secs(1);
+const SHOWN_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// The first wait for the kubelet to show a change. It doubles with each poll, up to [`LONGEST_LOOK`].
-const FIRST_LOOK: Duration = Duration::from_millis(5);
-const LONGEST_LOOK: Duration = Duration::from_secs(1);
+/// The first wait for the kubelet to show a change. It doubles with each poll, up to [`LONGEST_POLL_INTERVAL`].
+const FIRST_POLL_INTERVAL: Duration = Duration::from_millis(5);
+const LONGEST_POLL_INTERVAL: Duration = Duration::from_secs(1);
 
 /// How long a pod unknown to kerf keeps what the kubelet no longer lists, unless the pod is known to have ended. A
 /// restarted kubelet lists it again within seconds.
-const FORGOTTEN_AFTER: Duration = Duration::from_mins(1);
+const FORGET_TIMEOUT: Duration = Duration::from_mins(1);
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Held {
@@ -160,7 +160,7 @@ impl Account {
         self.foreign.retain(|held| {
             let pod = held.holder.key();
             let is_over = told.contains(&pod) || leaving.values().any(|key| *key == pod);
-            !is_over && (admitted(&pod) || asked < held.listed + FORGOTTEN_AFTER)
+            !is_over && (admitted(&pod) || asked < held.listed + FORGET_TIMEOUT)
         });
         let listed = listed.into_iter().map(|(device, holder)| ForeignHeld { device, holder, listed: asked });
         self.foreign.extend(listed);
@@ -175,7 +175,7 @@ impl Account {
             let lacks = |(uid, pod): (&PodUid, &NodePod)| {
                 pod.names.get(name).is_some_and(|count| self.count(uid, pod, *name) < *count)
             };
-            let is_refused = asked >= *at + SHOWN_WITHIN && pods.is_some_and(|pods| !pods.iter().any(lacks));
+            let is_refused = asked >= *at + SHOWN_TIMEOUT && pods.is_some_and(|pods| !pods.iter().any(lacks));
             // A list that was requested before the allocation cannot show it.
             asked <= *at || !is_shown && !is_refused
         });
@@ -188,7 +188,7 @@ impl Account {
         self.unrecorded.retain(|device, at| {
             let is_its =
                 |held: &Held| owned.get(device).is_some_and(|(_, of)| of.holder.key() == held.holder.key());
-            listed.get(device).is_some_and(|held| !is_its(held)) && asked < *at + FORGOTTEN_AFTER
+            listed.get(device).is_some_and(|held| !is_its(held)) && asked < *at + FORGET_TIMEOUT
         });
     }
 
@@ -225,7 +225,7 @@ impl Account {
     }
 
     fn look_soon(&mut self, now: Instant) {
-        self.look = Some((now + FIRST_LOOK, FIRST_LOOK));
+        self.look = Some((now + FIRST_POLL_INTERVAL, FIRST_POLL_INTERVAL));
     }
 
     /// Whether the kubelet should be asked now; otherwise when.
@@ -235,11 +235,11 @@ impl Account {
             self.look = None;
             return (false, None);
         }
-        let (due, wait) = *self.look.get_or_insert((now, FIRST_LOOK));
+        let (due, wait) = *self.look.get_or_insert((now, FIRST_POLL_INTERVAL));
         if due > now {
             return (false, Some(due));
         }
-        let wait = (wait * 2).min(LONGEST_LOOK);
+        let wait = (wait * 2).min(LONGEST_POLL_INTERVAL);
         self.look = Some((now + wait, wait));
         (true, Some(now + wait))
     }

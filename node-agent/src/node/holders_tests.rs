@@ -93,7 +93,7 @@ fn an_allocation_counts_as_held_until_the_kubelet_shows_it_or_no_pod_lacks_one()
         all.allocated(name(), vec![device("MIG-1")], start);
         all.take(account(start, list, file), living.as_ref());
         assert!(all.is_held(&device("MIG-1")), "that account says nothing of it");
-        all.take(account(start + SHOWN_WITHIN / 2, &[], &[]), living.as_ref());
+        all.take(account(start + SHOWN_TIMEOUT / 2, &[], &[]), living.as_ref());
         assert!(all.is_held(&device("MIG-1")), "the pod may not be known yet");
         all.take(account(start + late, list, file), living.as_ref());
         assert_eq!(all.look(start + late).1.is_some(), goes_on, "{list:?} {file:?} {living:?}");
@@ -126,13 +126,13 @@ fn what_the_checkpoint_had_before_an_allocation_does_not_show_it() {
     all.take(account(start, &[], &[("MIG-1", "a")]), Some(&both));
     // The kubelet has freed it and gives it to the next pod, before the agent learns that the first has ended.
     all.allocated(name(), vec![device("MIG-1")], start);
-    let before_the_write = account(start + SHOWN_WITHIN / 2, &[], &[("MIG-1", "a")]);
+    let before_the_write = account(start + SHOWN_TIMEOUT / 2, &[], &[("MIG-1", "a")]);
     all.take(before_the_write, Some(&both));
     all.take_pods(Some(&one));
     assert!(all.is_held(&device("MIG-1")));
-    all.take(account(start + SHOWN_WITHIN, &[], &[("MIG-1", "b")]), Some(&one));
+    all.take(account(start + SHOWN_TIMEOUT, &[], &[("MIG-1", "b")]), Some(&one));
     assert_eq!(all.owner(&device("MIG-1")), Some(&PodUid::new("b")));
-    assert_eq!(all.look(start + SHOWN_WITHIN), (false, None));
+    assert_eq!(all.look(start + SHOWN_TIMEOUT), (false, None));
 }
 
 #[test]
@@ -142,11 +142,11 @@ fn the_kubelet_is_asked_ever_less_often_until_a_gone_pods_devices_are_free() {
     assert_eq!(all.look(start), (false, None));
     all.left(PodKey::new("ns", "a"), PodUid::new("a"), start);
     let (now, first) = all.look(start);
-    assert!(!now && first == Some(start + FIRST_LOOK));
-    let (now, second) = all.look(start + FIRST_LOOK);
-    assert!(now && second == Some(start + FIRST_LOOK * 3));
-    all.take(account(start + FIRST_LOOK * 2, &[], &[]), Some(&pods(&[])));
-    assert_eq!(all.look(start + FIRST_LOOK * 3), (false, None));
+    assert!(!now && first == Some(start + FIRST_POLL_INTERVAL));
+    let (now, second) = all.look(start + FIRST_POLL_INTERVAL);
+    assert!(now && second == Some(start + FIRST_POLL_INTERVAL * 3));
+    all.take(account(start + FIRST_POLL_INTERVAL * 2, &[], &[]), Some(&pods(&[])));
+    assert_eq!(all.look(start + FIRST_POLL_INTERVAL * 3), (false, None));
     all.left(PodKey::new("ns", "b"), PodUid::new("b"), start);
     assert_eq!(all.look(start), (false, None), "it had nothing");
 }

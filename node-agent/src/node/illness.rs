@@ -6,10 +6,9 @@
 //! pending. A restart of the agent heals nothing: illnesses are recorded, and the quiet time starts again with the
 //! process.
 
-use super::Node;
-use super::replica::mig_device;
+use super::Xids;
 use crate::gpu::{Gpu, GpuEvent, GpuTrouble, RowRemapping};
-use kerf_core::names::{DeviceId, GpuUuid};
+use kerf_core::names::GpuUuid;
 use serde::{Deserialize, Serialize};
 use std::time::{Duration, Instant};
 
@@ -24,28 +23,38 @@ pub struct Ill {
 
 /// An illness, and when it was last reported.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Illness {
+struct Illness {
     ill: Ill,
     last: Instant,
 }
 
-impl Node {
-    /// Takes an error that a GPU, or one GPU instance of it, has reported.
-    pub fn on_trouble(&mut self, event: GpuEvent, now: Instant) {
+/// The errors from which GPUs have not recovered yet.
+#[derive(Debug, Default)]
+pub(super) struct Illnesses(Vec<Illness>);
+
+impl Illnesses {
+    /// Takes an error that a GPU with this row remapping has reported. Returns it if it makes the GPU unhealthy.
+    pub(super) fn take(
+        &mut self,
+        event: GpuEvent,
+        remapping: Option<RowRemapping>,
+        xids: &Xids,
+        now: Instant,
+    ) -> Option<Ill> {
         let GpuEvent { gpu, what, gi, .. } = event;
         let Some(gpu) = gpu else {
             // The observation after every event shows which GPU is lost, if one is.
             tracing::error!(?what, gi, "a GPU that NVML does not name has reported an error");
-            return;
+            return None;
         };
-        let contains = self.gpu(&gpu).is_some_and(|gpu| gpu.remapping != RowRemapping::Unsupported);
+        let contains = remapping.is_some_and(|remapping| remapping != RowRemapping::Unsupported);
         let counts = match what {
-            GpuTrouble::Xid(xid) => self.settings.xids.count(xid, contains),
+            GpuTrouble::Xid(xid) => xids.count(xid, contains),
             GpuTrouble::DoubleBitEcc => !contains,
         };
         if !counts {
             tracing::info!(%gpu, gi, ?what, "a GPU has reported an error that does not make it unhealthy");
-            return;
+            return None;
         }
         let text = match what {
             GpuTrouble::Xid(xid) => format!("XID {xid} was reported (see the node's kernel log)"),
@@ -53,69 +62,65 @@ impl Node {
         };
         tracing::error!(%gpu, gi, %text, "a GPU is unhealthy");
         // A repeated error replaces the earlier one, so that the quiet time starts again.
-        self.ills.retain(|known| known.ill.gpu != gpu || known.ill.gi != gi);
-        self.tell(super::NodeEvent::GpuUnhealthy { gpu: gpu.clone(), text: text.clone() });
-        self.ills.push(Illness { ill: Ill { gpu, gi, text }, last: now });
+        self.0.retain(|known| known.ill.gpu != gpu || known.ill.gi != gi);
+        let ill = Ill { gpu, gi, text };
+        self.0.push(Illness { ill: ill.clone(), last: now });
+        Some(ill)
     }
 
     /// The illnesses, for the checkpoint.
-    pub(super) fn ills(&self) -> Vec<Ill> {
-        self.ills.iter().map(|known| known.ill.clone()).collect()
+    pub(super) fn to_record(&self) -> Vec<Ill> {
+        self.0.iter().map(|known| known.ill.clone()).collect()
     }
 
     /// Restores recorded illnesses. They count as reported now, because nothing watched the GPUs for a while.
-    pub(super) fn recall_ills(&mut self, ills: &[Ill], now: Instant) {
-        self.ills = ills.iter().map(|ill| Illness { ill: ill.clone(), last: now }).collect();
+    pub(super) fn restore(&mut self, ills: &[Ill], now: Instant) {
+        self.0 = ills.iter().map(|ill| Illness { ill: ill.clone(), last: now }).collect();
     }
 
     /// Drops illnesses of GPU instances that are gone, because a later instance may get the same id.
-    pub(super) fn forget_ills_of_gone(&mut self) {
-        let gpus = &self.gpus;
-        self.ills.retain(|Illness { ill, .. }| {
+    pub(super) fn forget_gone(&mut self, gpus: &[Gpu]) {
+        self.0.retain(|Illness { ill, .. }| {
             let gpu = gpus.iter().find(|gpu| gpu.uuid == ill.gpu && gpu.fault.is_none());
             let instances = gpu.map(|gpu| &gpu.instances);
             ill.gi.is_none_or(|gi| instances.is_none_or(|all| all.iter().any(|i| i.gi == gi)))
         });
     }
 
-    /// Takes GPUs back that have been quiet for long enough. Returns when the next one may be.
-    pub(super) fn recover(&mut self, now: Instant) -> Option<Instant> {
-        let after = self.settings.recover_after;
-        let gpus = &self.gpus;
+    /// Takes GPUs back that have been quiet for long enough. Returns them, and when the next one may be.
+    pub(super) fn recover(
+        &mut self,
+        gpus: &[Gpu],
+        after: Duration,
+        now: Instant,
+    ) -> (Vec<GpuUuid>, Option<Instant>) {
         // A pending row remapping alone does not close a GPU. But a GPU with an error too must first get its reset.
         let has_repaired = |gpu: &Gpu| gpu.pending_repair.is_none() && gpu.remapping != RowRemapping::Pending;
         let answers = |known: &Illness| {
             gpus.iter().any(|g| g.uuid == known.ill.gpu && g.fault.is_none() && has_repaired(g))
         };
         let (well, ill): (Vec<_>, Vec<_>) =
-            self.ills.drain(..).partition(|ill| now >= ill.last + after && answers(ill));
-        self.ills = ill;
-        for Illness { ill: Ill { gpu, gi, .. }, .. } in well {
+            self.0.drain(..).partition(|ill| now >= ill.last + after && answers(ill));
+        self.0 = ill;
+        for Illness { ill: Ill { gpu, gi, .. }, .. } in &well {
             tracing::info!(%gpu, gi, "a GPU has recovered");
-            self.tell(super::NodeEvent::GpuRecovered { gpu });
         }
-        self.ills.iter().map(|ill| (ill.last + after).max(now + Duration::from_secs(1))).min()
+        let next = self.0.iter().map(|ill| (ill.last + after).max(now + Duration::from_secs(1))).min();
+        (well.into_iter().map(|known| known.ill.gpu).collect(), next)
     }
 
-    /// Why the whole GPU must not be used for anything new.
-    pub(super) fn trouble_of(&self, gpu: &Gpu) -> Option<String> {
-        let fault = gpu.fault.as_ref().map(|fault| format!("it does not answer: {fault}"));
-        let repair = || gpu.pending_repair.clone();
-        let ill =
-            || self.ills.iter().map(|known| &known.ill).find(|ill| ill.gpu == gpu.uuid && ill.gi.is_none());
-        fault.or_else(repair).or_else(|| ill().map(|ill| ill.text.clone()))
+    /// What is wrong with the whole GPU.
+    pub(super) fn of_gpu(&self, gpu: &GpuUuid) -> Option<String> {
+        self.find(gpu, None)
     }
 
-    /// Why no new pod may get the device.
-    pub(super) fn trouble_of_device(&self, device: &DeviceId) -> Option<String> {
-        let gpu = self.gpu_of(device)?;
-        let mig = mig_device(device);
-        let gi = gpu.instances.iter().find(|i| i.devices().any(|(_, _, d)| *d == mig)).map(|i| i.gi);
-        let of_instance = || {
-            let ills = self.ills.iter().map(|known| &known.ill);
-            let mut ills = ills.filter(|ill| ill.gpu == gpu.uuid && ill.gi.is_some());
-            ills.find(|ill| ill.gi == gi).map(|ill| ill.text.clone())
-        };
-        self.trouble_of(gpu).or_else(of_instance)
+    /// What is wrong with the GPU instance.
+    pub(super) fn of_instance(&self, gpu: &GpuUuid, gi: u32) -> Option<String> {
+        self.find(gpu, Some(gi))
+    }
+
+    fn find(&self, gpu: &GpuUuid, gi: Option<u32>) -> Option<String> {
+        let mut ills = self.0.iter().map(|known| &known.ill);
+        ills.find(|ill| ill.gpu == *gpu && ill.gi == gi).map(|ill| ill.text.clone())
     }
 }

@@ -2,6 +2,7 @@
 
 use super::tests::{ONE, Scene, devices, failing, mig, slice, wanted, wanted_of};
 use super::*;
+use crate::gpu::GpuError;
 use crate::gpu::fake::uuid;
 use crate::gpu::{GpuEvent, GpuTrouble, NvmlCode, RowRemapping};
 use kerf_core::contract::{Condition, GpuNodeStatus, SliceState, WantedSlice};
@@ -93,7 +94,7 @@ fn the_wait_for_a_gpu_to_be_quiet_ends_by_itself() {
     // Two looks at an ill GPU are at least a second apart.
     let latest = due + Duration::from_secs(1);
     for _ in 0..1000 {
-        let Some(wake) = scene.decide().wake.filter(|wake| *wake <= latest) else { break };
+        let Some(wake) = scene.decide().next.wake.filter(|wake| *wake <= latest) else { break };
         scene.now = scene.now.max(wake);
     }
     assert!(scene.now >= due, "a decision is due when the GPU may be taken back");

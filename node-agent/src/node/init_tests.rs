@@ -6,8 +6,12 @@ use super::*;
 use crate::gpu::fake::{FakeGpus, uuid};
 use kerf_core::contract::{Condition, GpuNodeStatus, Holder, Shape, SliceState, WantedSlice};
 use kerf_core::kind::Kind;
+use kerf_core::names::DeviceId;
+use kerf_core::names::PodKey;
 use kerf_core::names::PodUid;
+use kerf_core::resource::ResourceName;
 use kerf_core::units::SizeGb;
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 /// A slice at `start` for a container of a pod whose init container `load` needs two and `main` one.
@@ -123,7 +127,10 @@ fn an_allocation_is_held_while_its_pod_is_about_to_be_admitted() {
         scene.list_holders();
         let status = scene.decide().status;
         assert_eq!(held_by(&status, "s2"), None, "whose it is is not known yet");
-        assert!(scene.node.account.is_held(&DeviceId::new("MIG-2")), "the kubelet may be about to write it");
+        assert!(
+            scene.node.facts.account.is_held(&DeviceId::new("MIG-2")),
+            "the kubelet may be about to write it"
+        );
     }
 }
 
@@ -274,7 +281,7 @@ fn shares() -> Vec<WantedSlice> {
 /// A node without MIG on which `a` was admitted a while ago.
 fn sharing(settings: Settings) -> Scene {
     let mut scene = Scene::of(FakeGpus::new(&["T4-16GB"]), settings);
-    scene.node.on_others(Vec::new(), scene.now);
+    scene.node.on_conflicts(Vec::new(), scene.now);
     scene.want(shares());
     scene.settle();
     let limit = scene.node.wanted_daemons().get(&uuid(0)).map(|daemon| daemon.limit);
@@ -325,7 +332,8 @@ fn a_share_that_only_an_init_container_holds_stays_over_a_restart_though_nobody_
 
 #[test]
 fn an_init_containers_mps_daemon_runs_on_while_it_is_looked_who_else_is_here() {
-    let mut scene = sharing(Settings { mps: Some("/mps".into()), others: true, ..Settings::default() });
+    let mut scene =
+        sharing(Settings { mps: Some("/mps".into()), detect_conflicts: true, ..Settings::default() });
     // Pretend that `main` holds a share of another GPU, so that no listed share needs the daemon.
     scene.held.clear();
     let daemons =
@@ -429,7 +437,7 @@ fn where_the_kubelets_checkpoint_cannot_be_read_the_last_good_one_holds() {
     assert_eq!(slice(&status, "s9").state, SliceState::Idle, "the agent made it, and gave it to nobody");
     let failing = failing(&status, Condition::ALLOCATIONS_KNOWN);
     assert_eq!(failing.as_deref(), Some("the checkpoint is corrupt"));
-    assert!(scene.decide().wake.is_some(), "it is read again");
+    assert!(scene.decide().next.wake.is_some(), "it is read again");
     scene.end_pods();
     let status = scene.settle();
     assert_eq!((held_by(&status, "s2"), slice(&status, "s3").state), (None, SliceState::Ready));
@@ -470,7 +478,7 @@ fn where_the_kubelets_checkpoint_was_never_read_nothing_starts_beside_a_share_of
         scene.recorded = Err("there is none".into());
         if gpu_is_late {
             scene.node = Node::new(scene.settings.clone());
-            scene.node.restore(scene.record.clone(), scene.now);
+            scene.node.restore(&scene.record, scene.now);
             scene.node.on_pods(pods_of(FOUR, true));
             scene.list_holders();
             scene.decide();
@@ -506,10 +514,10 @@ fn a_pod_that_was_made_anew_while_the_kubelet_was_down_keeps_what_it_holds() {
     scene.held.insert(DeviceId::new("MIG-3"), held);
     scene.recorded = Ok(vec![entry("again", "main", name, "MIG-3")]);
     scene.list_holders();
-    assert_eq!(scene.node.account.look(scene.now), (false, None), "nobody is waited for");
+    assert_eq!(scene.node.facts.account.look(scene.now), (false, None), "nobody is waited for");
     // A kubelet that was just started lists no pod.
     scene.held.clear();
     scene.list_holders();
-    assert!(scene.node.account.is_held(&DeviceId::new("MIG-3")));
-    assert!(!scene.node.account.is_held(&DeviceId::new("MIG-1")));
+    assert!(scene.node.facts.account.is_held(&DeviceId::new("MIG-3")));
+    assert!(!scene.node.facts.account.is_held(&DeviceId::new("MIG-1")));
 }

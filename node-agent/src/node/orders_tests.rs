@@ -2,10 +2,13 @@
 
 use super::tests::{ONE, Scene, admitted, mig, slice};
 use super::*;
+use crate::gpu::GpuInstance;
 use crate::gpu::fake::uuid;
 use kerf_core::contract::{GpuNodeStatus, SliceReservation, SliceState};
 use kerf_core::ledger::{Found, Order, OrderKind, Owner, Proposal, Rejection};
+use kerf_core::names::PodKey;
 use kerf_core::packing::{Placed, Source};
+use std::collections::BTreeMap;
 
 const EPOCH: u64 = 7;
 
@@ -60,7 +63,7 @@ fn reported<'s>(status: &'s GpuNodeStatus, id: &str) -> Option<&'s SliceReservat
 
 /// The desired slices, with their pods.
 fn desired(scene: &Scene) -> Vec<(String, Option<String>)> {
-    let slices = scene.node.ledger.desired().slices.iter();
+    let slices = scene.node.desired().iter();
     let pod = |slice: &kerf_core::contract::WantedSlice| slice.reservation.as_ref().map(|r| r.pod.clone());
     slices.map(|slice| (slice.id.to_string(), pod(slice))).collect()
 }
@@ -148,7 +151,7 @@ fn what_nobody_renews_is_given_back() {
     scene.now += Duration::from_secs(40);
     assert_eq!(order(&mut scene, reserve("a", 0)).reserved, Some(uid("a")), "it keeps its place");
     scene.now += Duration::from_secs(40);
-    let wake = scene.decide().wake.unwrap();
+    let wake = scene.decide().next.wake.unwrap();
     assert!(wake <= scene.now + Duration::from_secs(20), "the end is due by itself");
     assert_eq!(desired(&scene)[0].1.as_deref(), Some("a"));
     scene.now += Duration::from_secs(20);
@@ -172,13 +175,13 @@ fn after_a_restart_pods_that_are_not_seen_here_are_looked_up() {
     assert!(reported(&status, "s1").unwrap().binding, "its Binding may have been sent");
     scene.now += Duration::from_secs(30);
     let looked_up: BTreeMap<_, _> = [(uid("a"), PodKey::new("ns", "a"))].into();
-    assert_eq!(scene.decide().look_up, looked_up, "it may be gone");
+    assert_eq!(scene.decide().pods.look_up, looked_up, "it may be gone");
     let asked = scene.tick();
     scene.node.on_looked_up(&uid("a"), asked, Found::Unbound);
     assert!(reported(&scene.settle(), "s1").unwrap().binding, "it may still be under way");
-    assert_eq!(scene.decide().look_up, BTreeMap::new());
+    assert_eq!(scene.decide().pods.look_up, BTreeMap::new());
     scene.now += Duration::from_secs(81);
-    assert_eq!(scene.decide().look_up, looked_up);
+    assert_eq!(scene.decide().pods.look_up, looked_up);
     let asked = scene.tick();
     scene.node.on_looked_up(&uid("a"), asked, Found::Unknown);
     scene.decide();
@@ -202,7 +205,7 @@ fn a_held_slice_stays_reserved_over_a_restart() {
     assert_eq!(slice(&status, "s1").state, SliceState::Held);
     assert!(!reported(&status, "s1").unwrap().binding);
     scene.now += Duration::from_hours(1);
-    assert_eq!(scene.decide().look_up, BTreeMap::new());
+    assert_eq!(scene.decide().pods.look_up, BTreeMap::new());
     assert_eq!(desired(&scene)[0].1.as_deref(), Some("a"));
 }
 
@@ -266,7 +269,7 @@ fn an_agent_may_restart_at_each_step_of_a_reservation() {
 #[test]
 fn while_not_all_is_known_nothing_is_reserved_and_the_rest_goes_on() {
     let mut scene = held();
-    scene.node.on_others(vec!["NVIDIA's MIG manager is at work".to_owned()], scene.now);
+    scene.node.on_conflicts(vec!["NVIDIA's MIG manager is at work".to_owned()], scene.now);
     let Rejection::Closed(why) = rejection(order(&mut scene, reserve("b", 0))) else { panic!() };
     assert!(why.contains("MIG manager"), "{why}");
     let outcome = OrderKind::Outcome { uid: uid("a"), attempt: 1, bound: true };
@@ -292,7 +295,7 @@ fn a_leader_whose_time_is_over_is_not_obeyed() {
 fn a_node_without_a_leader_is_not_ready() {
     use kerf_core::contract::Condition;
     let mut scene = scene();
-    scene.node.health.leader = Neighbour::Awaited;
+    scene.node.health.forget_leader();
     let reasons = |scene: &mut Scene| {
         let status = scene.decide().status;
         [Condition::READY, Condition::CONNECTED].map(|kind| status.condition(kind).unwrap().reason.clone())
@@ -304,7 +307,7 @@ fn a_node_without_a_leader_is_not_ready() {
     assert_eq!(rejection(scene.node.on_order(&older, scene.now)), Rejection::OldEpoch, "it was heard");
     let lost = scene.now;
     scene.node.on_leader(None, lost);
-    assert_eq!(scene.decide().wake, Some(lost + Duration::from_mins(1)));
+    assert_eq!(scene.decide().next.wake, Some(lost + Duration::from_mins(1)));
     scene.now += Duration::from_secs(59);
     assert_eq!(reasons(&mut scene), ["Serving", "LeaderConnected"], "another may lead soon");
     scene.now += Duration::from_secs(1);
@@ -338,7 +341,7 @@ fn idle_slices_are_kept_as_the_policy_says_without_an_order() {
     scene.policy = serde_json::from_str(warm).unwrap();
     scene.read_gpu_node();
     let decision = scene.decide();
-    assert!(decision.wake.is_some_and(|wake| wake <= scene.now), "the next decision cuts");
+    assert!(decision.next.wake.is_some_and(|wake| wake <= scene.now), "the next decision cuts");
     scene.settle();
     assert_eq!(scene.places().len(), 2);
     scene.policy = serde_json::from_str(r#"{"gpus": [{"computeInstances": true}]}"#).unwrap();
@@ -380,7 +383,7 @@ impl World {
         let number = self.pods.len() - 1;
         let start = choice / 2 % 7;
         let shape = mig("1g.10gb", start, 1);
-        let slices = &self.scene.node.ledger.desired().slices;
+        let slices = &self.scene.node.desired();
         let there = slices.iter().find(|slice| slice.shape == shape).map(|slice| slice.id.clone());
         let source = there.map_or_else(|| Source::Cut(Vec::new()), Source::Idle);
         // The agent may reject it.
@@ -450,7 +453,7 @@ impl World {
     /// Time passes, and look-ups are answered.
     fn pass(&mut self) {
         self.scene.now += Duration::from_secs(31);
-        for looked_up in self.scene.decide().look_up.into_keys() {
+        for looked_up in self.scene.decide().pods.look_up.into_keys() {
             let is_it = |number: &usize| uid(&Self::name(*number)) == looked_up;
             let number = (0..self.pods.len()).find(is_it).unwrap();
             let found = match &self.pods[number] {
@@ -474,7 +477,7 @@ impl World {
     }
 
     fn check(&self) {
-        let slices = &self.scene.node.ledger.desired().slices;
+        let slices = &self.scene.node.desired();
         for (number, _) in self.pods.iter().enumerate().filter(|(_, pod)| pod.bound && !pod.ended) {
             let its = slices.iter().filter_map(|slice| slice.reservation.as_ref());
             let its = its.filter(|reservation| reservation.uid == uid(&Self::name(number)));
@@ -521,7 +524,7 @@ proptest::proptest! {
         for _ in 0..8 {
             world.pass();
         }
-        let left = world.scene.node.ledger.desired().slices.iter().filter(|slice| slice.reservation.is_some());
+        let left = world.scene.node.desired().iter().filter(|slice| slice.reservation.is_some());
         proptest::prop_assert_eq!(left.count(), 0);
     }
 }

@@ -4,7 +4,11 @@
 use super::tests::{ONE, Scene, admitted, devices, mig, slice, still_runs, wanted};
 use super::*;
 use crate::processes::GpuUsage;
+use crate::processes::Usage;
 use kerf_core::contract::{GpuNodeStatus, GpuRule, Shape, SliceState};
+use kerf_core::mig::ComputeInstance;
+use kerf_core::names::DeviceId;
+use kerf_core::names::PodKey;
 use kerf_core::units::{MemoryMib, SizeGb};
 
 const ONE_C: &str = "nvidia.com/mig-1c.3g.40gb";

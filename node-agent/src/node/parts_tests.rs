@@ -3,9 +3,13 @@
 use super::tests::{ONE, Scene, devices, mig, slice, wanted};
 use super::*;
 use crate::gpu::Compute;
+use crate::gpu::GpuError;
 use crate::gpu::fake::uuid;
 use crate::gpu::{GpuBackend as _, NvmlCode};
 use kerf_core::contract::{Shape, SliceState, WantedSlice};
+use kerf_core::mig::ComputeInstance;
+use kerf_core::names::DeviceId;
+use kerf_core::resource::ResourceName;
 
 const ONE_C: &str = "nvidia.com/mig-1c.3g.40gb";
 const TWO_C: &str = "nvidia.com/mig-2c.3g.40gb";
@@ -173,7 +177,7 @@ fn an_instance_at_the_place_with_compute_instances_of_others_fails_the_slice_and
         scene.settle();
         let mut gpus = scene.gpus.gpus();
         gpus[0].instances[0].compute = compute;
-        scene.node.on_observed(Ok(gpus));
+        scene.node.on_gpus(Ok(gpus));
         let status = scene.decide().status;
         let found = slice(&status, "s1");
         let state = if is_others { SliceState::Failed } else { SliceState::Preparing };

@@ -2,6 +2,7 @@
 
 use super::tests::{ONE, Scene, mig, slice, wanted};
 use super::*;
+use crate::gpu::GpuError;
 use crate::gpu::fake::{FakeGpus, uuid};
 use crate::gpu::{Holders as Processes, MigMode};
 use kerf_core::contract::{GpuRule, ModeChange, SliceState};
@@ -43,23 +44,23 @@ fn clear(scene: &mut Scene, pause: &Pause) {
 #[test]
 fn a_refused_step_is_tried_again_when_dcgm_has_gone_and_then_dcgm_comes_back() {
     let (mut scene, step) = in_the_way(Settings::default());
-    assert_eq!(scene.decide().pause, Pause::default(), "nothing is refused");
+    assert_eq!(scene.decide().gpus.pause, Pause::default(), "nothing is refused");
     refuse(&mut scene, &step);
     let decision = scene.decide();
-    assert_eq!(decision.pause, Pause { number: 1, labels: labels(&[DCGM]) });
+    assert_eq!(decision.gpus.pause, Pause { number: 1, labels: labels(&[DCGM]) });
     assert_eq!(decision.record.paused, labels(&[DCGM]), "it is recorded before it is written");
     // The Node shows it paused.
     scene.node.on_deployed(BTreeSet::new());
     scene.now += Duration::from_secs(30);
     assert_eq!(scene.decide().step, None, "DCGM is still there");
-    clear(&mut scene, &decision.pause);
+    clear(&mut scene, &decision.gpus.pause);
     assert_eq!(scene.decide().step, Some(step));
     let status = scene.settle();
     assert_eq!(slice(&status, "s2").state, SliceState::Ready);
-    assert_eq!(scene.decide().pause, decision.pause, "the next step may follow at once");
-    scene.now = scene.decide().wake.unwrap().max(scene.now + Duration::from_secs(10));
+    assert_eq!(scene.decide().gpus.pause, decision.gpus.pause, "the next step may follow at once");
+    scene.now = scene.decide().next.wake.unwrap().max(scene.now + Duration::from_secs(10));
     let decision = scene.decide();
-    assert_eq!(decision.pause, Pause { number: 1, labels: BTreeSet::new() });
+    assert_eq!(decision.gpus.pause, Pause { number: 1, labels: BTreeSet::new() });
     assert_eq!(decision.record.paused, labels(&[DCGM]), "it is not put back yet");
     scene.node.on_paused(BTreeSet::new(), 1);
     assert_eq!(scene.decide().record.paused, BTreeSet::new());
@@ -72,7 +73,7 @@ fn what_dcgm_does_not_hold_is_cut_meanwhile() {
     let big = wanted("s2", mig("3g.40gb", 0, 4), Some(("b", "nvidia.com/mig-3g.40gb")));
     scene.want(vec![big, wanted("s3", mig("1g.10gb", 4, 1), Some(("c", ONE)))]);
     let decision = scene.decide();
-    assert_eq!(decision.pause.number, 1);
+    assert_eq!(decision.gpus.pause.number, 1);
     assert!(matches!(decision.step, Some(Step::Create { id, .. }) if id.as_str() == "s3"));
 }
 
@@ -84,7 +85,7 @@ fn nothing_is_paused_where_gpu_operator_deploys_nothing_or_the_agent_must_not() 
         refuse(&mut scene, &step);
         scene.now += Duration::from_secs(1);
         let decision = scene.decide();
-        assert_eq!((decision.pause, decision.record.paused), (Pause::default(), BTreeSet::new()));
+        assert_eq!((decision.gpus.pause, decision.record.paused), (Pause::default(), BTreeSet::new()));
         assert_eq!(decision.step, Some(step), "it is tried again as it is");
     }
 }
@@ -95,7 +96,7 @@ fn a_process_that_nvml_lists_is_no_reason_to_pause_dcgm() {
     let theirs = crate::gpu::Holder { pid: 7, name: Some("python".to_owned()) };
     scene.gpus.fail_next(GpuError::Busy(Processes(vec![theirs])));
     scene.run(step);
-    assert_eq!(scene.decide().pause, Pause::default());
+    assert_eq!(scene.decide().gpus.pause, Pause::default());
 }
 
 /// Another program holds the instance: DCGM is not stopped again for each further try.
@@ -104,18 +105,18 @@ fn a_pause_that_does_not_help_ends_and_is_the_only_one() {
     let (mut scene, step) = in_the_way(Settings::default());
     for second in 0..600 {
         let decision = scene.decide();
-        if !decision.pause.labels.is_empty() {
-            clear(&mut scene, &decision.pause);
+        if !decision.gpus.pause.labels.is_empty() {
+            clear(&mut scene, &decision.gpus.pause);
         }
-        assert!(second < 60 || decision.pause.labels.is_empty(), "after {second} s");
-        assert!(decision.pause.number <= 1);
+        assert!(second < 60 || decision.gpus.pause.labels.is_empty(), "after {second} s");
+        assert!(decision.gpus.pause.number <= 1);
         if decision.step.as_ref() == Some(&step) {
             refuse(&mut scene, &step);
         }
         scene.list_holders();
         scene.now += Duration::from_secs(1);
     }
-    assert_eq!(scene.decide().pause.number, 1, "it was tried");
+    assert_eq!(scene.decide().gpus.pause.number, 1, "it was tried");
 }
 
 #[test]
@@ -132,9 +133,9 @@ fn a_switch_of_the_mig_mode_waits_for_the_pause_where_the_mode_changes_at_once()
         let decision = scene.decide();
         let switch = Step::Switch { gpu: uuid(0), mig: true };
         assert_eq!(decision.step, (!waits).then(|| switch.clone()), "{model}");
-        assert_eq!(decision.pause.labels.is_empty(), !waits, "{model}");
+        assert_eq!(decision.gpus.pause.labels.is_empty(), !waits, "{model}");
         if waits {
-            clear(&mut scene, &decision.pause);
+            clear(&mut scene, &decision.gpus.pause);
             assert_eq!(scene.decide().step, Some(switch));
             scene.settle();
             assert_ne!(scene.gpus.gpus()[0].mig, MigMode::Settled(false), "{model}");
@@ -146,10 +147,10 @@ fn a_switch_of_the_mig_mode_waits_for_the_pause_where_the_mode_changes_at_once()
 fn an_upgrade_of_the_driver_ends_the_pause() {
     let (mut scene, step) = in_the_way(Settings::default());
     refuse(&mut scene, &step);
-    assert!(!scene.decide().pause.labels.is_empty());
+    assert!(!scene.decide().gpus.pause.labels.is_empty());
     scene.node.on_upgrade(Some("a label".to_owned()));
     let decision = scene.decide();
-    assert_eq!((decision.pause.labels, decision.record.paused), (BTreeSet::new(), labels(&[DCGM])));
+    assert_eq!((decision.gpus.pause.labels, decision.record.paused), (BTreeSet::new(), labels(&[DCGM])));
 }
 
 /// A late report of an earlier pause does not count for the next.
@@ -157,17 +158,17 @@ fn an_upgrade_of_the_driver_ends_the_pause() {
 fn a_second_pause_is_waited_for_by_itself() {
     let (mut scene, step) = in_the_way(Settings::default());
     refuse(&mut scene, &step);
-    let first = scene.decide().pause;
+    let first = scene.decide().gpus.pause;
     clear(&mut scene, &first);
     scene.want(Vec::new());
     scene.now += Duration::from_secs(20);
-    assert!(scene.decide().pause.labels.is_empty());
+    assert!(scene.decide().gpus.pause.labels.is_empty());
     scene.want(vec![wanted("s2", mig("3g.40gb", 0, 4), Some(("b", "nvidia.com/mig-3g.40gb")))]);
     scene.list_holders();
     let again = scene.decide().step;
     refuse(&mut scene, &again.unwrap());
     let second = scene.decide();
-    assert_eq!(second.pause, Pause { number: 2, labels: labels(&[DCGM]) });
+    assert_eq!(second.gpus.pause, Pause { number: 2, labels: labels(&[DCGM]) });
     scene.node.on_paused(BTreeSet::new(), first.number);
     scene.now += Duration::from_secs(1);
     let decision = scene.decide();
@@ -182,7 +183,7 @@ fn what_an_earlier_process_paused_stays_recorded_until_it_is_put_back() {
     scene.decide();
     scene.restart_agent();
     let decision = scene.decide();
-    assert_eq!((decision.pause, decision.record.paused), (Pause::default(), labels(&[DCGM])));
+    assert_eq!((decision.gpus.pause, decision.record.paused), (Pause::default(), labels(&[DCGM])));
     scene.node.on_paused(BTreeSet::new(), 0);
     assert_eq!(scene.decide().record.paused, BTreeSet::new());
 }

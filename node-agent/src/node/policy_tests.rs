@@ -2,11 +2,13 @@
 
 use super::tests::{ONE, Scene, failing, mig, slice, wanted, wanted_of};
 use super::*;
+use crate::gpu::GpuError;
 use crate::gpu::fake::{FakeGpus, uuid};
 use crate::gpu::{ComputeMode, GpuBackend as _, MigMode, NvmlCode};
 use kerf_core::contract::{Condition, GpuRule, GpuSelector, ModeChange, NodePolicy, Shape, SliceState};
 use kerf_core::kind::Kind;
 use kerf_core::planner::Step;
+use kerf_core::resource::ResourceName;
 use kerf_core::units::SizeGb;
 
 const MPS: Shape = Shape::mps(SizeGb(4));

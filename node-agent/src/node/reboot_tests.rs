@@ -3,6 +3,7 @@
 
 use super::tests::{ONE, Scene, devices, failing, mig, slice, wanted, wanted_of};
 use super::*;
+use crate::gpu::GpuError;
 use crate::gpu::fake::{FakeGpus, uuid};
 use crate::gpu::{GpuBackend as _, MigMode, NvmlCode};
 use kerf_core::contract::{
@@ -10,7 +11,9 @@ use kerf_core::contract::{
 };
 use kerf_core::kind::Kind;
 use kerf_core::ledger::Found;
+use kerf_core::names::DeviceId;
 use kerf_core::planner::Step;
+use kerf_core::resource::ResourceName;
 use kerf_core::units::SizeGb;
 
 fn spec() -> Vec<WantedSlice> {
@@ -68,14 +71,14 @@ fn hear_all(scene: &mut Scene, wanted: Vec<WantedSlice>) {
 #[test]
 fn no_label_is_taken_back_before_the_gpus_are_known_again() {
     let mut scene = Scene::of(FakeGpus::new(&["T4-16GB"]), Settings::default());
-    let before = scene.node.labels();
+    let before = scene.node.report().labels;
     scene.settle();
     assert!(before.values().any(Option::is_some));
     scene.node = Node::new(Settings::default());
-    scene.node.restore(scene.record.clone(), scene.now);
-    assert!(scene.node.labels().is_empty());
+    scene.node.restore(&scene.record, scene.now);
+    assert!(scene.node.report().labels.is_empty());
     scene.observe();
-    assert_eq!(scene.node.labels(), before);
+    assert_eq!(scene.node.report().labels, before);
 }
 
 #[test]
@@ -228,13 +231,13 @@ fn the_mode_of_a_gpu_that_is_missing_at_the_boot_comes_back_with_it() {
     let (mut scene, _) = busy();
     boot(&mut scene);
     let all = scene.gpus.gpus();
-    scene.node.on_observed(Ok(all[1..].to_vec()));
+    scene.node.on_gpus(Ok(all[1..].to_vec()));
     run_all(&mut scene);
     hear_all(&mut scene, vec![]);
     scene.settle();
     // The agent restarts, and then the GPU returns.
     scene.restart_agent();
-    scene.node.on_observed(Ok(all[1..].to_vec()));
+    scene.node.on_gpus(Ok(all[1..].to_vec()));
     scene.want(vec![]);
     scene.settle();
     scene.observe();
@@ -267,7 +270,7 @@ fn what_is_made_was_recorded_before() {
 fn nothing_is_cut_that_cannot_be_recorded_and_the_condition_says_why() {
     let mut scene = Scene::new(&["H100-80GB"]);
     scene.want(vec![wanted("s1", mig("1g.10gb", 0, 1), Some(("a", ONE)))]);
-    for pod in scene.decide().look_up.into_keys() {
+    for pod in scene.decide().pods.look_up.into_keys() {
         let asked = scene.tick();
         scene.node.on_looked_up(&pod, asked, Found::Unbound);
     }
@@ -276,11 +279,11 @@ fn nothing_is_cut_that_cannot_be_recorded_and_the_condition_says_why() {
         let now = scene.tick();
         scene.node.on_unrecorded(None, "the disk is full; free some space in /var/lib/kerf", now);
         let decision = scene.decide();
-        assert!(decision.step.is_none() && decision.wake.is_some(), "it is tried again");
+        assert!(decision.step.is_none() && decision.next.wake.is_some(), "it is tried again");
         let text = failing(&decision.status, Condition::SPEC_REACHED).unwrap();
         assert!(text.contains("the disk is full"), "{text}");
         assert_ne!(slice(&decision.status, "s1").state, SliceState::Ready);
-        scene.now = decision.wake.unwrap();
+        scene.now = decision.next.wake.unwrap();
     }
     let status = scene.settle();
     assert_eq!(
@@ -305,14 +308,14 @@ fn a_record_that_cannot_be_read_moves_nothing_where_nothing_was_lost() {
 #[test]
 fn a_contested_node_is_not_cut_after_a_reboot() {
     let (mut scene, _) = busy();
-    scene.settings.others = true;
+    scene.settings.detect_conflicts = true;
     boot(&mut scene);
     assert_eq!(run_all(&mut scene), Vec::<String>::new(), "who else is here is not known yet");
-    scene.node.on_others(vec!["NVIDIA's MIG manager manages GPUs of this node".into()], scene.now);
+    scene.node.on_conflicts(vec!["NVIDIA's MIG manager manages GPUs of this node".into()], scene.now);
     assert_eq!(run_all(&mut scene), Vec::<String>::new());
     scene.now += Duration::from_mins(10);
     assert!(scene.decide().lists.is_empty());
-    scene.node.on_others(vec![], scene.now);
+    scene.node.on_conflicts(vec![], scene.now);
     scene.list_holders();
     assert_eq!(run_all(&mut scene).len(), 4);
 }
@@ -411,7 +414,7 @@ fn a_replica_of_an_old_record_is_none_of_a_device_that_is_held_as_a_whole() {
     let (mut scene, status) = busy();
     let mut old = scene.record.clone();
     let device = slice(&status, "s1").device.clone().unwrap();
-    let replica = super::replica::device_id(&device, 0);
+    let replica = super::device_ids::replica_device(&device, 0);
     let shape = Shape::of_instance(spec()[0].shape.instance().unwrap(), MigPart::Replica { replica: 0 });
     old.shares = Some([(replica, shape)].into());
     scene.record = old;

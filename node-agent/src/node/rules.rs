@@ -1,94 +1,82 @@
 //! What the node's policy allows on a GPU: the kinds of slices, and the MIG mode that they need.
 
-use super::{Daemon, Node};
+use super::inventory::Inventory;
+use super::reservations::Reservations;
 use crate::gpu::{Gpu, MigMode};
 use crate::mps;
 use kerf_core::accounting::beside_shares;
 use kerf_core::capacity::laid_out;
-use kerf_core::contract::{GpuRule, ModeChange, SliceLength, WantedSlice};
+use kerf_core::contract::{GpuRule, MigReplicas, ModeChange, NodePolicy, SliceLength, WantedSlice};
 use kerf_core::kind::Kind;
 use kerf_core::mig::{MigTable, catalog};
 use kerf_core::names::GpuUuid;
 use kerf_core::planner::Allowed;
+use kerf_core::units::MemoryMib;
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
-impl Node {
-    /// The policy's rule for the GPU.
-    pub(super) fn rule(&self, gpu: &Gpu) -> GpuRule {
-        let model = catalog::short_name(&gpu.product, gpu.memory);
-        self.ledger.desired().policy.rule(gpu.index, &gpu.uuid, gpu.pci_bus_id.as_ref(), &model)
+/// The policy's rule for the GPU.
+pub(super) fn rule(policy: &NodePolicy, gpu: &Gpu) -> GpuRule {
+    let model = catalog::short_name(&gpu.product, gpu.memory);
+    policy.rule(gpu.index, &gpu.uuid, gpu.pci_bus_id.as_ref(), &model)
+}
+
+/// The policy's rules for the node's GPUs.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Rules<'a> {
+    pub(super) inventory: &'a Inventory,
+    pub(super) reservations: &'a Reservations,
+}
+
+impl<'a> Rules<'a> {
+    pub(super) fn rule(self, gpu: &Gpu) -> GpuRule {
+        self.reservations.rule(gpu)
     }
 
-    /// The kinds that can be cut from the GPU now, by its mode, its health and the policy.
-    pub(super) fn kinds(&self, gpu: &Gpu) -> Vec<Kind> {
-        if self.trouble_of(gpu).is_some() || self.is_closed() || self.closed_to(gpu).is_some() {
-            return Vec::new();
-        }
-        if self.layout_trouble(gpu).is_some() {
-            return Vec::new();
-        }
-        let mut kinds = kinds(gpu, &self.rule(gpu));
-        if matches!(self.daemons.get(&gpu.uuid), Some(Daemon::Ill(_))) {
-            kinds.retain(|kind| *kind != Kind::Mps);
-        }
-        kinds
+    /// The GPUs with their rules.
+    pub(super) fn all(self) -> impl Iterator<Item = (&'a Gpu, GpuRule)> {
+        self.inventory.gpus().iter().map(move |gpu| (gpu, self.rule(gpu)))
     }
 
-    /// Whether the node's GPUs are contested: another manager serves them, or its allocations are not known yet.
-    pub(super) fn is_contested(&self) -> bool {
-        self.others_manage() || self.awaits_account()
-    }
-
-    /// Whether another manager serves the node's GPUs, or that is not known yet.
-    pub(super) fn others_manage(&self) -> bool {
-        self.others.as_ref().map_or(self.settings.others, |others| !others.is_empty())
-    }
-
-    /// Whether no list of holders was requested since the last other manager disappeared.
-    pub(super) fn awaits_account(&self) -> bool {
-        self.alone_since.is_some_and(|since| self.account.asked().is_none_or(|asked| asked < since))
-    }
-
-    /// What the planner may make of the GPU.
-    pub(super) fn allowed(&self, gpu: &Gpu) -> Allowed {
+    /// What the planner may make of the GPU, of which processes outside of kerf use some memory.
+    pub(super) fn allowed(self, gpu: &Gpu, outside: MemoryMib) -> Allowed {
         let rule = self.rule(gpu);
-        if self.trouble_of(gpu).is_some() {
+        if self.inventory.trouble(gpu).is_some() {
             return Allowed { kinds: Vec::new(), ..Allowed::default() };
         }
         // A GPU as a whole needs all its memory, so it is not allowed while processes outside of kerf use some.
-        let kinds = rule.kinds.iter().filter(|kind| **kind != Kind::Whole || self.outside(gpu).is_zero());
+        let kinds = rule.kinds.iter().filter(|kind| **kind != Kind::Whole || outside.is_zero());
         Allowed {
             kinds: kinds.copied().collect(),
             one_size: rule.mps.is_one_size(),
             mps_memory: rule.mps.memory_percent,
             mps_shares: mps_shares(gpu),
-            mig_replicas: rule.mig.time_slicing.map(kerf_core::contract::MigReplicas::get),
+            mig_replicas: rule.mig.time_slicing.map(MigReplicas::get),
             switch_to: self.switch_to(gpu, &rule),
         }
     }
 
-    /// Whether only memory in use outside of kerf keeps the GPU from being allocated as a whole.
-    pub(super) fn is_shared_with_others(&self, gpu: &Gpu) -> bool {
-        gpu.table.is_none() && self.rule(gpu).kinds.contains(&Kind::Whole) && !self.outside(gpu).is_zero()
+    /// Whether the policy and the mode allow the GPU as a whole.
+    pub(super) fn allows_whole(self, gpu: &Gpu) -> bool {
+        gpu.table.is_none() && self.rule(gpu).kinds.contains(&Kind::Whole)
     }
 
     /// The MIG mode that the GPU must get. After a reboot this is the mode that it had.
-    fn switch_to(&self, gpu: &Gpu, rule: &GpuRule) -> Option<bool> {
+    fn switch_to(self, gpu: &Gpu, rule: &GpuRule) -> Option<bool> {
         let MigMode::Settled(on) = gpu.mig else { return None };
         let wanted = wanted_mode(rule)?;
-        let lost = !on && self.restored.mig_lost.contains(&gpu.uuid) && rule.kinds.contains(&Kind::Mig);
+        let is_lost = self.inventory.has_lost_mig_mode(&gpu.uuid);
+        let lost = !on && is_lost && rule.kinds.contains(&Kind::Mig);
         let may = rule.mode_change != ModeChange::Never || lost;
         (wanted.unwrap_or(lost || on) != on && may).then_some(!on)
     }
 
     /// The wanted slices, in the planner's form. Reservations that need the GPU's next mode do not count against its
     /// switch.
-    pub(super) fn to_plan(&self) -> Cow<'_, [WantedSlice]> {
-        let switching =
-            self.gpus.iter().filter_map(|gpu| Some((&gpu.uuid, self.switch_to(gpu, &self.rule(gpu))?)));
+    pub(super) fn to_plan(self) -> Cow<'a, [WantedSlice]> {
+        let switching = self.all().filter_map(|(gpu, rule)| Some((&gpu.uuid, self.switch_to(gpu, &rule)?)));
         let switching: BTreeMap<&GpuUuid, bool> = switching.collect();
-        let mut wanted = Cow::Borrowed(self.desired());
+        let mut wanted = Cow::Borrowed(self.reservations.desired());
         if !switching.is_empty() {
             let waits = |w: &WantedSlice| switching.get(&w.gpu) == Some(&(w.shape.kind() == Kind::Mig));
             wanted.to_mut().iter_mut().filter(|w| waits(w)).for_each(|w| w.reservation = None);
@@ -97,27 +85,27 @@ impl Node {
     }
 
     /// The length of time slices for each GPU without MIG.
-    pub(super) fn wanted_lengths(&self) -> BTreeMap<GpuUuid, SliceLength> {
-        let shared = self.gpus.iter().filter(|gpu| gpu.table.is_none() && gpu.fault.is_none());
-        shared.map(|gpu| (gpu.uuid.clone(), self.rule(gpu).time_slicing.length)).collect()
+    pub(super) fn lengths(self) -> BTreeMap<GpuUuid, SliceLength> {
+        let shared = self.all().filter(|(gpu, _)| gpu.table.is_none() && gpu.fault.is_none());
+        shared.map(|(gpu, rule)| (gpu.uuid.clone(), rule.time_slicing.length)).collect()
     }
 
     /// Whether the GPU's MIG mode is about to be switched.
-    pub(super) fn is_switching(&self, gpu: &GpuUuid) -> bool {
-        let gpu = self.gpu(gpu);
+    pub(super) fn is_switching(self, gpu: &GpuUuid) -> bool {
+        let gpu = self.inventory.gpu(gpu);
         gpu.is_some_and(|gpu| {
             self.switch_to(gpu, &self.rule(gpu)).is_some() || matches!(gpu.mig, MigMode::Pending(_))
         })
     }
 
     /// Whether a switch of the MIG mode may reset the GPU, by the policy.
-    #[must_use]
-    pub fn may_reset(&self, gpu: &GpuUuid) -> bool {
-        self.gpu(gpu).is_some_and(|gpu| self.rule(gpu).mode_change == ModeChange::WithReset)
+    pub(super) fn may_reset(self, gpu: &GpuUuid) -> bool {
+        let gpu = self.inventory.gpu(gpu);
+        gpu.is_some_and(|gpu| self.rule(gpu).mode_change == ModeChange::WithReset)
     }
 
     /// Why the GPU cannot have the layout of the policy. Then it gets no slice at all.
-    pub(super) fn layout_trouble(&self, gpu: &Gpu) -> Option<String> {
+    pub(super) fn layout_trouble(self, gpu: &Gpu) -> Option<String> {
         let rule = self.rule(gpu);
         // In the other mode it is unknown what the GPU could have; then the mode is the trouble.
         if (rule.layout.kind()? == Kind::Mig) != gpu.table.is_some() {
@@ -137,7 +125,7 @@ impl Node {
     }
 
     /// How the GPU's mode violates the policy.
-    pub(super) fn mode_trouble(&self, gpu: &Gpu) -> Option<String> {
+    pub(super) fn mode_trouble(self, gpu: &Gpu) -> Option<String> {
         let rule = self.rule(gpu);
         let wanted = wanted_mode(&rule)??;
         let (name, kinds) = (if wanted { "on" } else { "off" }, join(&rule.kinds));

@@ -6,6 +6,7 @@ use super::*;
 use crate::gpu::MigMode;
 use crate::gpu::fake::{FakeGpus, uuid};
 use crate::processes::GpuUsage;
+use crate::processes::Usage;
 use kerf_core::contract::{
     ComputeLimit, Condition, GpuRule, GpuSelector, Holder, MpsRule, NodePolicy, Shape, SliceLength,
     SliceState, TimeSlicingRule, WantedSlice,
@@ -13,6 +14,7 @@ use kerf_core::contract::{
 use kerf_core::kind::Kind;
 use kerf_core::names::DeviceId;
 use kerf_core::units::{ComputePercent, MemoryMib, SizeGb};
+use std::collections::BTreeMap;
 
 const WHOLE: Shape = Shape::Whole { size_gb: SizeGb(15) };
 const WHOLE_NAME: &str = "nvidia.com/gpu";
@@ -362,7 +364,7 @@ fn a_share_that_has_anothers_device_waits_until_that_one_is_gone() {
         let status = scene.settle();
         let ready = slice(&status, "s1");
         assert_eq!((ready.state, ready.shape, status.slices.len()), (SliceState::Ready, mps(8), 1));
-        assert_eq!(scene.node.shares[&DeviceId::new("GPU-0::1")].shape, mps(8));
+        assert_eq!(scene.node.facts.slices.shares()[&DeviceId::new("GPU-0::1")].shape, mps(8));
     }
 }
 
@@ -522,10 +524,10 @@ fn the_daemon_of_a_gpu_that_is_silent_after_a_restart_is_left_alone() {
     scene.settle();
     assert_eq!(scene.decide().kept.unwrap().daemons.len(), 2);
     scene.restart_agent();
-    scene.node.on_silent([(1, crate::gpu::GpuError::Stopped)].into());
+    scene.node.on_unresponsive([(1, crate::gpu::GpuError::Stopped)].into());
     scene.want(Vec::new());
     for _ in 0..2 {
-        scene.node.on_observed(Ok(scene.gpus.gpus()[..1].to_vec()));
+        scene.node.on_gpus(Ok(scene.gpus.gpus()[..1].to_vec()));
         scene.decide();
         scene.now += Duration::from_secs(20);
     }
@@ -635,7 +637,7 @@ fn a_length_that_was_set_is_recorded_until_the_node_is_booted() {
     for length in [SliceLength::Default, SliceLength::Short, SliceLength::Default] {
         scene.policy.gpus = rule(length);
         scene.want(Vec::new());
-        assert_eq!(scene.decide().lengths[&uuid(1)], length);
+        assert_eq!(scene.decide().gpus.lengths[&uuid(1)], length);
     }
     scene.restart_agent();
     assert_eq!(scene.decide().record.lengths, [uuid(1)].into(), "it is still to be looked at");
@@ -650,6 +652,6 @@ fn a_share_of_a_gpu_that_a_reboot_has_put_into_mig_mode_is_offered_to_nobody() {
     assert_eq!(devices(&scene.kubelet).len(), 1);
     let mut gpus = scene.gpus.gpus();
     gpus[0].mig = MigMode::Settled(true);
-    scene.node.on_observed(Ok(gpus));
+    scene.node.on_gpus(Ok(gpus));
     assert_eq!(scene.decide().healthy.values().flatten().count(), 0);
 }

@@ -35,8 +35,8 @@ fn found(scene: &mut Scene, uid: &str, spec: GpuNodeSpec, status: Option<GpuNode
 
 /// The slices of the ledger, and its epoch.
 fn taken(scene: &Scene) -> (Vec<String>, u64) {
-    let ids = scene.node.ledger.desired().slices.iter().map(|slice| slice.id.to_string());
-    (ids.collect(), scene.node.ledger.epoch())
+    let ids = scene.node.desired().iter().map(|slice| slice.id.to_string());
+    (ids.collect(), scene.node.ledger().epoch())
 }
 
 #[test]
@@ -55,7 +55,7 @@ fn the_spec_is_taken_over_before_anything_is_accepted_or_cut() {
     // It is unknown whether their Bindings were sent.
     assert!(status.slices.iter().all(|slice| slice.reservation.as_ref().is_some_and(|r| r.binding)));
     scene.now += Duration::from_secs(81);
-    assert_eq!(scene.decide().look_up.len(), 2);
+    assert_eq!(scene.decide().pods.look_up.len(), 2);
 }
 
 #[test]
@@ -90,7 +90,7 @@ fn a_fresh_node_is_open_at_once_and_one_that_has_lost_its_ledger_is_not() {
         scene.record = Restored::default();
         scene.restart_agent();
         found(&mut scene, "uid", spec(0, 0, vec![]), was_served.then_some(status));
-        let wake = scene.decide().wake;
+        let wake = scene.decide().next.wake;
         assert_eq!(scene.node.closed().is_some(), was_served);
         assert_eq!(scene.decide().record.is_own, !was_served, "the next process waits as well");
         if was_served {
@@ -140,7 +140,7 @@ fn a_record_of_another_machine_takes_no_place_and_its_reservations_end_by_look_u
     scene.read_gpu_node();
     // What was asked at once has found nothing yet.
     scene.now += Duration::from_secs(30);
-    let looked_up: BTreeSet<String> = scene.decide().look_up.keys().map(ToString::to_string).collect();
+    let looked_up: BTreeSet<String> = scene.decide().pods.look_up.keys().map(ToString::to_string).collect();
     assert_eq!(looked_up, ["elsewhere-uid", "gone-uid"].map(str::to_owned).into());
     let asked = scene.tick();
     for (uid, found) in [("elsewhere-uid", Found::Elsewhere), ("gone-uid", Found::Gone)] {

@@ -1,16 +1,19 @@
 //! Tests the agent's decisions on fake GPUs, with a kubelet that the test plays.
 
 use super::*;
+use crate::gpu::GpuError;
 use crate::gpu::fake::{FakeGpus, uuid};
 use crate::gpu::{GpuBackend as _, NvmlCode};
 use kerf_core::contract::{
-    GpuNodeSpec, GpuNodeStatus, Holder, MigPart, NodePolicy, Reservation, Shape, SliceState, SliceStatus,
-    WantedSlice,
+    GpuNodeStatus, Holder, MigPart, NodePolicy, Reservation, Shape, SliceState, SliceStatus, WantedSlice,
 };
-use kerf_core::ledger::{Limits, Saved};
+use kerf_core::names::DeviceId;
+use kerf_core::names::PodKey;
 use kerf_core::names::PodUid;
 use kerf_core::planner::Step;
+use kerf_core::resource::ResourceName;
 use kerf_core::units::SizeGb;
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 pub(super) fn mig(profile: &str, start: u8, size: u8) -> Shape {
@@ -53,17 +56,6 @@ pub(super) fn wanted_of(gpu: u32, id: &str, shape: Shape, pod: Option<(&str, &st
 
 pub(super) const ONE: &str = "nvidia.com/mig-1g.10gb";
 
-impl Node {
-    /// Makes the ledger desire these slices. Any of their pods may be bound by now.
-    pub(super) fn set_desired(&mut self, slices: Vec<WantedSlice>, now: Instant) {
-        let (next_slice, policy) = (99, self.ledger.desired().policy.clone());
-        let desired = GpuNodeSpec { next_slice, slices, policy, ..GpuNodeSpec::default() };
-        let saved = Saved { desired, epoch: self.ledger.epoch() };
-        self.ledger = Ledger::restore(saved, Limits::default(), self.moment(now));
-        self.desired_changed();
-    }
-}
-
 /// A node, its GPUs and its kubelet.
 pub(super) struct Scene {
     pub(super) node: Node,
@@ -89,7 +81,7 @@ impl Scene {
 
     pub(super) fn of(gpus: FakeGpus, settings: Settings) -> Self {
         let mut scene = Self {
-            node: Node::default(),
+            node: Node::new(Settings::default()),
             gpus,
             now: Instant::now(),
             kubelet: BTreeMap::new(),
@@ -116,14 +108,14 @@ impl Scene {
     /// Starts a new process of the agent, which has seen only the GPUs.
     pub(super) fn start_agent(&mut self) {
         self.node = Node::new(self.settings.clone());
-        self.node.restore(self.record.clone(), self.now);
+        self.node.restore(&self.record, self.now);
         self.node.on_leader(Some(1), self.now);
         self.kubelet.clear();
         self.observe();
     }
 
     pub(super) fn observe(&mut self) {
-        self.node.on_observed(Ok(self.gpus.gpus()));
+        self.node.on_gpus(Ok(self.gpus.gpus()));
     }
 
     pub(super) fn tick(&mut self) -> Instant {
@@ -147,7 +139,7 @@ impl Scene {
         let now = self.tick();
         let decision = self.node.decide(now);
         self.record.clone_from(&decision.record);
-        self.told.extend(decision.notes.iter().cloned());
+        self.told.extend(decision.events.iter().cloned());
         decision
     }
 
@@ -160,12 +152,12 @@ impl Scene {
                 self.node.on_created(&gpu, &id, result, now);
             }
             Step::Destroy { gpu, instance, part } => {
-                let found = self.node.find(&gpu, instance).unwrap().clone();
+                let found = self.node.facts.inventory.find(&gpu, instance).unwrap().clone();
                 let result = self.gpus.destroy(&gpu, &found, part);
                 self.node.on_destroyed(&gpu, (instance, part), result, now);
             }
             Step::Switch { gpu, mig } => {
-                let result = self.gpus.set_mig_mode(&gpu, mig, self.node.may_reset(&gpu));
+                let result = self.gpus.set_mig_mode(&gpu, mig, self.node.facts.rules().may_reset(&gpu));
                 self.node.on_switched(&gpu, mig, result, now);
                 self.observe();
             }
@@ -214,7 +206,7 @@ impl Scene {
     /// Ends all pods normally.
     pub(super) fn end_pods(&mut self) {
         let now = self.tick();
-        for (uid, pod) in self.node.pods.clone().into_iter().flatten() {
+        for (uid, pod) in self.node.facts.pods.listed().cloned().into_iter().flatten() {
             self.node.on_pod_left(pod.key, uid, now);
         }
         self.node.on_pods(NodePods::new());
@@ -240,7 +232,7 @@ impl Scene {
                 self.list_holders();
                 self.decide();
                 let again = self.decide();
-                let is_due = again.wake.is_some_and(|wake| wake <= self.now);
+                let is_due = again.next.wake.is_some_and(|wake| wake <= self.now);
                 if again.step.is_none() && again.healthy == self.kubelet && !is_due {
                     return again.status;
                 }
@@ -262,7 +254,7 @@ pub(super) fn still_runs(scene: &mut Scene) {
     let found = slice(&decision.status, "s1");
     assert!(found.message.as_ref().unwrap().contains("still run"), "{found:?}");
     assert_ne!(found.state, SliceState::Idle);
-    assert_eq!((found.ready_for.clone(), decision.wants_observation), (None, true));
+    assert_eq!((found.ready_for.clone(), decision.next.wants_observation), (None, true));
     assert_eq!(devices(&decision.healthy), Vec::<&str>::new());
     scene.acknowledge();
 }
@@ -343,7 +335,7 @@ fn an_idle_slice_in_the_way_goes_only_after_the_kubelet_let_go_of_it() {
     assert_eq!(slice(&decision.status, "s1").state, SliceState::Idle, "on its way out under its old name");
     scene.acknowledge();
     let decision = scene.decide();
-    assert!(decision.step.is_none() && decision.wants_holders, "it may have been handed out before");
+    assert!(decision.step.is_none() && decision.next.wants_holders, "it may have been handed out before");
     assert!(grants(&decision, "MIG-1"), "a kubelet that picked it before it knew gets it");
     scene.list_holders();
     let decision = scene.decide();
@@ -401,7 +393,7 @@ fn a_slice_on_which_a_process_runs_is_not_destroyed() {
     scene.run(step);
     assert_eq!(scene.places(), ["1g.10gb at 0:1"]);
     let decision = scene.decide();
-    assert!(decision.step.is_none() && decision.wake.is_some(), "tried again later");
+    assert!(decision.step.is_none() && decision.next.wake.is_some(), "tried again later");
     scene.gpus.set_processes(&DeviceId::new("MIG-1"), false);
     scene.now += Duration::from_millis(200);
     scene.settle();
@@ -549,15 +541,15 @@ fn a_slice_that_nobody_asked_for_is_left_alone_and_reported_without_id() {
 #[test]
 fn nothing_is_cut_while_holders_or_gpus_are_unknown() {
     let mut scene = Scene::new(&["H100-80GB"]);
-    scene.node = Node::default();
-    scene.node.on_observed(Ok(scene.gpus.gpus()));
+    scene.node = Node::new(Settings::default());
+    scene.node.on_gpus(Ok(scene.gpus.gpus()));
     scene.want(vec![wanted("s1", mig("1g.10gb", 0, 1), None)]);
     assert!(scene.decide().step.is_none(), "the kubelet was not heard");
     scene.list_holders();
     assert!(scene.decide().step.is_none(), "the node's pods are not known");
     scene.node.on_pods(NodePods::new());
     assert!(scene.decide().step.is_some());
-    scene.node.on_observed(Err(GpuError::Stopped));
+    scene.node.on_gpus(Err(GpuError::Stopped));
     let decision = scene.decide();
     assert!(decision.step.is_none());
     assert!(!decision.status.is_ready());
@@ -622,7 +614,7 @@ fn a_name_that_is_given_again_hides_no_slice() {
         assert_eq!(slice(&status, "s1").state, SliceState::Ready);
         let old = slice(&status, "MIG-1");
         assert_eq!((old.state, old.holder.as_ref().unwrap().pod.as_str()), (SliceState::Held, "a"));
-        let inventory = kerf_core::inventory::NodeInventory::of(scene.node.ledger.desired(), &status);
+        let inventory = kerf_core::inventory::NodeInventory::of(scene.node.ledger().desired(), &status);
         assert_eq!(inventory.gpus[0].taken().count(), 2, "the extender sees both");
     }
 }

@@ -2,6 +2,7 @@
 
 use super::tests::{ONE, Scene, devices, mig, slice, wanted};
 use super::*;
+use crate::gpu::GpuError;
 use crate::gpu::fake::FakeGpus;
 use crate::gpu::{GpuBackend as _, MigMode};
 use kerf_core::contract::{GpuRule, ModeChange, Shape, SliceState};

@@ -4,7 +4,9 @@
 use super::tests::{ONE, Scene, devices, failing, mig, slice, wanted};
 use super::*;
 use kerf_core::contract::{Condition, Shape, SliceState, WantedSlice};
+use kerf_core::names::PodKey;
 use kerf_core::units::SizeGb;
+use std::collections::BTreeMap;
 
 const SHARE: &str = "nvidia.com/gpu-4gb";
 const EVIDENCE: &str = "the node's label x is paused-for-driver-upgrade";

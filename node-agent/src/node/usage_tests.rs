@@ -2,11 +2,14 @@
 
 use super::tests::{Scene, failing, slice, still_runs, wanted};
 use super::*;
+use crate::gpu::GpuError;
 use crate::gpu::NvmlCode;
 use crate::gpu::fake::uuid;
 use crate::processes::{Busy, GpuUsage, Usage};
 use kerf_core::contract::{Condition, GpuNodeStatus, GpuRule, OverUse, Shape, SliceState, TimeSlicingRule};
+use kerf_core::names::PodKey;
 use kerf_core::units::{MemoryMib, SizeGb};
+use std::collections::BTreeMap;
 
 const FOUR: &str = "nvidia.com/gpu-4gb.shared";
 const EIGHT: &str = "nvidia.com/gpu-8gb.shared";
@@ -91,7 +94,7 @@ fn what_was_seen_of_memory_stays_while_the_gpus_cannot_be_observed() {
     scene.decide();
     for _ in 0..3 {
         // A failed observation has no processes.
-        scene.node.on_observed(Err(GpuError::Call { call: "nvmlX", code: NvmlCode::Unknown }));
+        scene.node.on_gpus(Err(GpuError::Call { call: "nvmlX", code: NvmlCode::Unknown }));
         scene.node.on_usage(Usage::new());
         assert_eq!(outside(&mut scene), 3072);
         scene.observe();
@@ -111,10 +114,10 @@ fn a_pod_that_uses_more_than_it_was_given_is_told_once_and_evicted_if_policy_say
     scene.decide();
     let is_over = |note: &NodeEvent| matches!(note, NodeEvent::OverUse { .. });
     assert_eq!(count(&scene, is_over), 0, "a process has a context beside what it asks for");
-    assert_eq!(scene.node.over_used().count(), 0);
+    assert_eq!(scene.node.gpu_use().over_used().count(), 0);
     for used in [4900, 5000, 5100] {
         scene.node.on_usage(usage(&[("a", used)], &[]));
-        assert_eq!(scene.decide().evict, []);
+        assert_eq!(scene.decide().pods.evict, []);
     }
     let told = NodeEvent::OverUse {
         gpu: uuid(0),
@@ -124,12 +127,12 @@ fn a_pod_that_uses_more_than_it_was_given_is_told_once_and_evicted_if_policy_say
     };
     assert_eq!(scene.told, [told]);
     let over = (uuid(0), PodKey::new("ns", "a"), MemoryMib(5100 - 4096));
-    assert_eq!(scene.node.over_used().collect::<Vec<_>>(), [over]);
+    assert_eq!(scene.node.gpu_use().over_used().collect::<Vec<_>>(), [over]);
     scene.policy.over_use = OverUse::Evict;
     scene.want(vec![wanted("s1", share(4), Some(("a", FOUR)))]);
-    assert_eq!(scene.decide().evict, [(PodKey::new("ns", "a"), PodUid::new("a-uid"))]);
+    assert_eq!(scene.decide().pods.evict, [(PodKey::new("ns", "a"), PodUid::new("a-uid"))]);
     scene.node.on_usage(usage(&[("a", 4000)], &[]));
-    assert_eq!(scene.decide().evict, []);
+    assert_eq!(scene.decide().pods.evict, []);
     scene.node.on_usage(usage(&[("a", 9000)], &[]));
     scene.decide();
     assert_eq!(count(&scene, is_over), 2, "it kept to its share in between");
@@ -157,7 +160,7 @@ fn each_process_of_a_pod_may_have_a_context_within_bounds() {
             usage.processes = [(PodUid::new("a-uid"), processes)].into();
         }
         scene.node.on_usage(usage);
-        assert_eq!(!scene.decide().evict.is_empty(), is_over, "{processes} processes with {used} MiB");
+        assert_eq!(!scene.decide().pods.evict.is_empty(), is_over, "{processes} processes with {used} MiB");
     }
 }
 
@@ -250,13 +253,13 @@ fn a_whole_gpu_waits_for_processes_of_a_pod_that_was_cut_off() {
 fn a_held_share_is_as_busy_as_its_pods_processes() {
     let mut scene = scene();
     let status = scene.decide().status;
-    let busy = |scene: &Scene, id| scene.node.busy(slice(&status, id));
+    let busy = |scene: &Scene, id| scene.node.gpu_use().busy(slice(&status, id));
     assert_eq!(busy(&scene, "s1"), None, "nothing was measured");
     let mut measured = usage(&[("a", 4000)], &[]);
     let percent = |pods| Busy { gpu: Some(50), pods, instances: BTreeMap::new() };
     measured.get_mut(&uuid(0)).unwrap().busy = percent(Some([(PodUid::new("a-uid"), 35)].into()));
     scene.node.on_usage(measured.clone());
-    assert_eq!((busy(&scene, "s1"), scene.node.busy_gpu(&uuid(0))), (Some(35), Some(50)));
+    assert_eq!((busy(&scene, "s1"), scene.node.gpu_use().busy_gpu(&uuid(0))), (Some(35), Some(50)));
     measured.get_mut(&uuid(0)).unwrap().busy = percent(Some(BTreeMap::new()));
     scene.node.on_usage(measured.clone());
     assert_eq!(busy(&scene, "s1"), Some(0), "its processes do nothing");
@@ -276,13 +279,13 @@ fn a_held_instance_is_as_busy_as_the_driver_tells() {
         let busy = Busy { instances: [(gi, 55)].into(), ..Busy::default() };
         Usage::from([(uuid(0), GpuUsage { busy, ..GpuUsage::default() })])
     };
-    let gi = scene.node.gpu(&uuid(0)).unwrap().instances[0].gi;
+    let gi = scene.node.facts.inventory.gpu(&uuid(0)).unwrap().instances[0].gi;
     scene.node.on_usage(measured(gi));
     let ready = slice(&scene.settle(), "s1").clone();
-    assert_eq!(scene.node.busy(&ready), None, "nobody holds it yet");
+    assert_eq!(scene.node.gpu_use().busy(&ready), None, "nobody holds it yet");
     scene.allocate("a", small, device.as_str());
     let held = slice(&scene.settle(), "s1").clone();
-    assert_eq!((held.state, scene.node.busy(&held)), (SliceState::Held, Some(55)));
+    assert_eq!((held.state, scene.node.gpu_use().busy(&held)), (SliceState::Held, Some(55)));
     scene.node.on_usage(measured(gi + 1));
-    assert_eq!(scene.node.busy(&held), None);
+    assert_eq!(scene.node.gpu_use().busy(&held), None);
 }

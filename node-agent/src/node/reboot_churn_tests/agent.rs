@@ -33,7 +33,7 @@ impl World {
         let record = self.disk.record.clone();
         let is_new = self.disk.written_in != self.disk.boot;
         let record = if is_new { record.after_reload() } else { record };
-        self.node.restore(record, self.now);
+        self.node.restore(&record, self.now);
         self.calls.clear();
         self.upset.unseen.clone_from(&self.upset.lost);
         self.kubelet.forget_agent();
@@ -53,7 +53,7 @@ impl World {
         self.node.on_policy(Ok(self.policy.clone()));
         self.node.on_leader(Some(1), self.now);
         let others = if self.upset.others { vec!["somebody".into()] } else { vec![] };
-        self.node.on_others(others, self.now);
+        self.node.on_conflicts(others, self.now);
     }
 
     /// The GPUs that the agent sees. A GPU that was lost before its start is not among them.
@@ -65,7 +65,7 @@ impl World {
 
     pub(super) fn look(&mut self) {
         if self.calls.is_empty() {
-            self.node.on_observed(Ok(self.seen()));
+            self.node.on_gpus(Ok(self.seen()));
             let usage = self.usage();
             self.node.on_usage(usage);
         }
@@ -80,7 +80,7 @@ impl World {
         }
         self.published = Some(decision.status.clone());
         self.check_decision(&decision);
-        self.look_up(decision.look_up.keys().cloned());
+        self.look_up(decision.pods.look_up.keys().cloned());
         decision
     }
 
@@ -112,10 +112,12 @@ impl World {
     fn begin(&mut self, step: Step, choice: usize) {
         self.check_step(&step);
         let found = match &step {
-            Step::Destroy { gpu, instance, .. } => Some(self.node.find(gpu, *instance).unwrap().clone()),
+            Step::Destroy { gpu, instance, .. } => {
+                Some(self.node.facts.inventory.find(gpu, *instance).unwrap().clone())
+            }
             _ => None,
         };
-        self.node.on_started(&step);
+        assert!(self.node.start(&step).is_some(), "{step} has a call");
         let gpu = step.gpu().clone();
         let before = self.calls.insert(gpu.clone(), Call { step, found, ended: None });
         assert!(before.is_none(), "a second call on {gpu}");
@@ -141,7 +143,7 @@ impl World {
                 Ended::Done(self.gpus.destroy(gpu, found, *part))
             }
             Step::Switch { gpu, mig } => {
-                Ended::Done(self.gpus.set_mig_mode(gpu, *mig, self.node.may_reset(gpu)))
+                Ended::Done(self.gpus.set_mig_mode(gpu, *mig, self.node.facts.rules().may_reset(gpu)))
             }
             other => panic!("{other} is no step on a GPU"),
         };
@@ -242,7 +244,7 @@ impl World {
     /// slice.
     pub(super) fn disturb(&mut self, choice: usize) {
         match choice % 8 {
-            0 => self.node.on_observed(Err(GpuError::Hangs(3))),
+            0 => self.node.on_gpus(Err(GpuError::Hangs(3))),
             1 => self.node.on_policy(Err("no such field".into())),
             2 => self.node.on_holders(Err("pod-resources does not answer".into())),
             3 => {

@@ -2,7 +2,7 @@
 
 use super::World;
 use super::leader::TURNS;
-use crate::node::replica::{mig_device, replica_of};
+use crate::node::device_ids::{mig_device, replica_of, share_slice};
 use crate::node::{Daemon, Decision, ShareGrant};
 use kerf_core::contract::{GpuNodeStatus, Shape, SliceState};
 use kerf_core::kind::Kind;
@@ -18,7 +18,7 @@ impl World {
             gpus.iter().flat_map(|g| &g.instances).flat_map(|i| i.devices().map(|(.., d)| d)).collect();
         let mut shares: BTreeMap<GpuUuid, Vec<&ShareGrant>> = BTreeMap::new();
         for (device, pod) in self.kubelet.pods.iter().filter(|(_, pod)| !pod.stale) {
-            if let Some((gpu, _)) = super::share::slice_of(device) {
+            if let Some((gpu, _)) = share_slice(device) {
                 let share = pod.share.as_ref().unwrap();
                 assert!(pod.name.kind().is_none_or(|kind| kind == share.kind), "{pod:?}");
                 shares.entry(gpu).or_default().push(share);
@@ -59,7 +59,7 @@ impl World {
     /// No step takes what a pod has or may be getting.
     pub(super) fn check_step(&self, step: &Step) {
         let Step::Destroy { gpu, instance, part } = step else { return };
-        let found = self.node.find(gpu, *instance).unwrap();
+        let found = self.node.facts.inventory.find(gpu, *instance).unwrap();
         for (_, _, device) in found.devices().filter(|(at, ..)| part.is_none() || at == part) {
             let is_of_it = |other: &DeviceId| mig_device(other) == *device;
             let mut held = self.kubelet.pods.iter().filter(|(_, pod)| !pod.stale);
@@ -81,22 +81,24 @@ impl World {
             self.check_recovery();
         }
         // If this status has changed the ledger, the next decision handles that.
-        if !decision.status.is_ready() || decision.wake == Some(self.now) {
+        if !decision.status.is_ready() || decision.next.wake == Some(self.now) {
             return;
         }
         for (name, device, _) in self.kubelet.sends().filter(|(_, _, healthy)| *healthy) {
-            if self.kubelet.pods.contains_key(device) || self.node.account.is_held(device) {
+            if self.kubelet.pods.contains_key(device) || self.node.facts.account.is_held(device) {
                 continue;
             }
-            let mut wanted = self.node.ledger.desired().slices.iter();
+            let mut wanted = self.node.desired().iter();
             let slice = wanted.find(|w| {
                 w.reservation.as_ref().is_some_and(|r| r.resource == name)
-                    && self.node.device_of(w).as_ref() == Some(device)
+                    && self.node.facts.placement().device_of(w).as_ref() == Some(device)
             });
             let slice = slice.unwrap_or_else(|| panic!("{device} is offered as {name} and nobody's"));
             assert!(self.keepers.can_be_opened(device), "{device} is offered and cannot be opened");
             let gpu = self.gpus.gpus().into_iter().find(|g| g.uuid == slice.gpu).unwrap();
-            assert!(gpu.fault.is_none() || self.node.gpu(&slice.gpu).unwrap().fault.is_none());
+            assert!(
+                gpu.fault.is_none() || self.node.facts.inventory.gpu(&slice.gpu).unwrap().fault.is_none()
+            );
             match (slice.shape, self.keepers.daemon(&slice.gpu)) {
                 (Shape::Mig { .. }, _) | (Shape::Whole { .. } | Shape::TimeSlicing { .. }, None) => {}
                 (Shape::Mps { size_gb, .. }, Some(Daemon::Serving { limit, .. })) => {
@@ -112,10 +114,11 @@ impl World {
         if std::mem::replace(&mut self.upset.hindered, true) {
             return;
         }
-        let recorded = self.node.ledger.desired().slices.iter().filter(|w| self.upset.recorded.contains(w));
+        let recorded = self.node.desired().iter().filter(|w| self.upset.recorded.contains(w));
         for wanted in recorded.filter(|w| w.shape.kind() == Kind::Mig) {
-            let there = self.node.device_of(wanted).is_some();
-            let cannot = self.node.obstacles.contains_key(&wanted.id) || self.node.is_switching(&wanted.gpu);
+            let there = self.node.facts.placement().device_of(wanted).is_some();
+            let cannot = self.node.steps.obstacle(&wanted.id).is_some()
+                || self.node.facts.rules().is_switching(&wanted.gpu);
             assert!(there || cannot, "{wanted:?} was not made anew");
         }
     }

@@ -167,7 +167,7 @@ impl World {
 
     /// Sends an order of a leader with an older epoch, if the agent knows a newer one.
     pub(super) fn order_late(&mut self) {
-        if self.node.ledger.epoch() < EPOCH {
+        if self.node.ledger().epoch() < EPOCH {
             return;
         }
         let kind = OrderKind::Release { uid: "u1".into(), why: String::new() };

@@ -15,10 +15,14 @@ use super::*;
 use crate::gpu::fake::FakeGpus;
 use agent::{Call, Disk};
 use keepers::Keepers;
+use kerf_core::contract::NodePolicy;
 use kerf_core::contract::{GpuNodeStatus, WantedSlice};
+use kerf_core::names::DeviceId;
+use kerf_core::names::GpuUuid;
 use kubelet::Kubelet;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestError, TestRunner};
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 const MODELS: [&str; 3] = ["H100-80GB", "A100-40GB", "T4-16GB"];
@@ -81,12 +85,12 @@ impl World {
         let settings = Settings {
             mps: Some("/mps".into()),
             access: true,
-            others: true,
+            detect_conflicts: true,
             recover_after: Duration::from_secs(5),
             ..Settings::default()
         };
         let mut world = Self {
-            node: Node::default(),
+            node: Node::new(Settings::default()),
             settings,
             neutral,
             gpus: FakeGpus::new(&MODELS),

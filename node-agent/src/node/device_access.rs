@@ -1,35 +1,53 @@
 //! What a container needs on the node to open a slice: device files and a CDI specification. A device is offered only
 //! once they exist, and they are removed after it.
 
-use super::Node;
-use super::replica::replica_of;
+use super::device_ids::replica_of;
+use super::inventory::Inventory;
+use super::slices::Slices;
 use crate::access::{Access, AccessGrant, MpsAccess, Target};
 use crate::gpu::Gpu;
 use crate::mps;
 use kerf_core::kind::Kind;
-use kerf_core::names::DeviceId;
+use kerf_core::names::{DeviceId, GpuUuid};
 use std::collections::BTreeMap;
+use std::path::Path;
 
-impl Node {
-    /// Takes which devices can be opened and how, and why others cannot.
-    pub fn on_reachable(&mut self, reachable: BTreeMap<DeviceId, Result<AccessGrant, String>>) {
+/// Which devices can be opened and how, and why others cannot.
+#[derive(Debug, Default)]
+pub(super) struct DeviceAccess {
+    /// Whether device nodes and CDI specifications are made.
+    is_enabled: bool,
+    reachable: BTreeMap<DeviceId, Result<AccessGrant, String>>,
+}
+
+impl DeviceAccess {
+    pub(super) fn new(is_enabled: bool) -> Self {
+        Self { is_enabled, reachable: BTreeMap::new() }
+    }
+
+    pub(super) fn take(&mut self, reachable: BTreeMap<DeviceId, Result<AccessGrant, String>>) {
         self.reachable = reachable;
     }
 
-    /// What each existing device needs.
-    pub(super) fn wanted_reach(&self) -> BTreeMap<DeviceId, Access> {
-        if !self.settings.access {
+    /// What each existing device needs. `mps` is the folder of the MPS daemons.
+    pub(super) fn wanted(
+        &self,
+        inventory: &Inventory,
+        slices: &Slices,
+        mps: Option<&Path>,
+    ) -> BTreeMap<DeviceId, Access> {
+        if !self.is_enabled {
             return BTreeMap::new();
         }
-        let mut wanted: BTreeMap<_, _> = self.gpus.iter().flat_map(instances).collect();
-        for (device, share) in &self.shares {
+        let mut wanted: BTreeMap<_, _> = inventory.gpus().iter().flat_map(instances).collect();
+        for (device, share) in slices.shares() {
             if let Some((of, _)) = replica_of(device) {
                 let access = wanted.get(&of).cloned();
                 wanted.extend(access.map(|access| (device.clone(), access)));
                 continue;
             }
-            let Some(gpu) = self.gpu(&share.gpu) else { continue };
-            let root = self.settings.mps.as_ref().filter(|_| share.shape.kind() == Kind::Mps);
+            let Some(gpu) = inventory.gpu(&share.gpu) else { continue };
+            let root = mps.filter(|_| share.shape.kind() == Kind::Mps);
             let target = gpu.uuid.as_str();
             let mps = root.map(|root| MpsAccess { pipe: mps::pipe_dir(root, target) });
             let access = Access { visible: target.to_owned(), target: Target::Gpu { minor: gpu.minor }, mps };
@@ -39,15 +57,15 @@ impl Node {
     }
 
     /// Why the GPU's devices cannot be opened.
-    pub(super) fn closed_to(&self, gpu: &Gpu) -> Option<String> {
-        let of_gpu = |device: &DeviceId| self.gpu_of(device).is_some_and(|g| g.uuid == gpu.uuid);
+    pub(super) fn gpu_trouble(&self, gpu: &GpuUuid, inventory: &Inventory) -> Option<String> {
+        let is_on_it = |device: &DeviceId| inventory.gpu_of(device).is_some_and(|g| g.uuid == *gpu);
         let mut closed = self.reachable.iter().filter_map(|(d, r)| Some((d, r.as_ref().err()?)));
-        closed.find(|(device, _)| of_gpu(device)).map(|(_, text)| text.clone())
+        closed.find(|(device, _)| is_on_it(device)).map(|(_, text)| text.clone())
     }
 
     /// Why a device cannot be opened now.
-    pub(super) fn reach_trouble(&self, device: &DeviceId) -> Option<String> {
-        if !self.settings.access {
+    pub(super) fn trouble(&self, device: &DeviceId) -> Option<String> {
+        if !self.is_enabled {
             return None;
         }
         match self.reachable.get(device) {
@@ -57,7 +75,7 @@ impl Node {
         }
     }
 
-    pub(super) fn access_to(&self, device: &DeviceId) -> AccessGrant {
+    pub(super) fn grant(&self, device: &DeviceId) -> AccessGrant {
         self.reachable.get(device).and_then(|r| r.as_ref().ok()).cloned().unwrap_or_default()
     }
 }

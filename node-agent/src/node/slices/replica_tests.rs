@@ -1,8 +1,9 @@
-use super::super::tests::{ONE, Scene, devices, failing, grants, slice, wanted};
 use super::*;
 use crate::access::{AccessGrant, Target};
 use crate::gpu::fake::{FakeGpus, uuid};
 use crate::gpu::{GpuBackend as _, Process};
+use crate::node::device_ids::{mig_device, replica_device};
+use crate::node::tests::{ONE, Scene, devices, failing, grants, slice, wanted};
 use crate::node::{Decision, Restored, Settings};
 use kerf_core::contract::{Condition, GpuRule, MigReplicas, MigRule, SliceState};
 use kerf_core::gfd_labels::GfdLabels;
@@ -53,7 +54,7 @@ fn taken(scene: &mut Scene, count: u8) {
 #[test]
 fn a_device_id_is_that_of_nvidias_plugin_and_leads_back_to_its_mig_device() {
     let of = DeviceId::new("MIG-6c1e6a62-6a1f-4f0a-9d3e-0123456789ab");
-    let device = device_id(&of, 2);
+    let device = replica_device(&of, 2);
     assert_eq!(device.as_str(), "MIG-6c1e6a62-6a1f-4f0a-9d3e-0123456789ab::2");
     assert!(device.as_str().len() <= crate::kubelet_api::DEVICE_ID_MAX_BYTES);
     assert_eq!(replica_of(&device), Some((of.clone(), 2)));
@@ -100,7 +101,7 @@ fn an_instance_goes_after_the_last_pod_that_had_a_turn() {
     let mut scene = scene();
     taken(&mut scene, 2);
     let big =
-        || wanted("s9", super::super::tests::mig("7g.80gb", 0, 8), Some(("q", "nvidia.com/mig-7g.80gb")));
+        || wanted("s9", crate::node::tests::mig("7g.80gb", 0, 8), Some(("q", "nvidia.com/mig-7g.80gb")));
     for (device, places) in [("MIG-1::0", "1g.10gb at 0:1"), ("MIG-1::1", "7g.80gb at 0:8")] {
         scene.free(device);
         scene.want(vec![big()]);
@@ -131,7 +132,7 @@ fn a_restart_of_the_agent_takes_no_turn_from_anybody() {
     assert_eq!(told(&scene.settle()), before);
     scene.record = crate::node::Restored::default();
     scene.restart_agent();
-    scene.want(vec![wanted("s9", super::super::tests::mig("7g.80gb", 0, 8), None)]);
+    scene.want(vec![wanted("s9", crate::node::tests::mig("7g.80gb", 0, 8), None)]);
     let status = scene.settle();
     assert_eq!(scene.places(), ["1g.10gb at 0:1"]);
     let held = status.slices.iter().filter(|s| s.state == SliceState::Held).map(|s| s.shape);
@@ -184,7 +185,7 @@ fn running(scene: &mut Scene, count: u32) {
     let gi = gpus[0].instances[0].gi;
     gpus[0].instances[0].has_processes = count > 0;
     gpus[0].processes = (0..count).map(|pid| Process { pid, gi: Some(gi), ci: None, memory: None }).collect();
-    scene.node.on_observed(Ok(gpus));
+    scene.node.on_gpus(Ok(gpus));
 }
 
 #[test]
@@ -249,7 +250,7 @@ fn nvidias_labels_tell_how_many_take_turns() {
     let mut scene = scene();
     scene.want(turns(1));
     scene.settle();
-    let labels = scene.node.gfd_labels();
+    let labels = scene.node.report().gfd_labels;
     let told = ["count", "replicas", "sharing-strategy"].map(|name| label(&labels, name));
     assert_eq!(told, ["1", "3", "time-slicing"]);
     assert!(label(&labels, "product").ends_with("-MIG-1g.10gb"), "one can be had whole too");

@@ -73,7 +73,7 @@ pub fn filter<'n>(
     scheduling.expire(now);
     scheduling.forget_assumed(&pod.uid);
     scheduling.unschedulable().looked_at(&pod.uid);
-    if let Some(place) = promised(index, pod, offered) {
+    if let Some(place) = reserved(index, pod, offered) {
         return only(offered, &place);
     }
     let ask = match &pod.ask {
@@ -177,7 +177,7 @@ fn scores<'n>(places: &[(&'n str, Option<Place>)], favourite: Option<&str>) -> V
 /// The node on which the pod has a reservation that it can use. One that it cannot use is released, so that a cordoned
 /// node or a dead agent does not hold the pod for ever. If its Binding may still be made, the reservation stays until
 /// that is known.
-fn promised(index: &mut ClusterIndex, pod: &Candidate, offered: &[&str]) -> Option<NodeName> {
+fn reserved(index: &mut ClusterIndex, pod: &Candidate, offered: &[&str]) -> Option<NodeName> {
     let place = index.place_of(&pod.uid)?.clone();
     let serves = index.preemption().serves_reserved(&place).is_ok();
     let usable = serves && offered.contains(&place.as_str());

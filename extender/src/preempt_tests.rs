@@ -249,7 +249,7 @@ fn the_pod_is_told_why_nobody_is_preempted_and_the_same_not_again() {
     let mut told = |plans: &[Plan<'_>], now| {
         let answer = preempt(&mut index, &p, plans, now);
         tell(&mut index, &p, &answer, now);
-        index.take_effects().nobody_preempted.into_iter().map(|told| told.note).collect::<Vec<_>>()
+        index.take_effects().no_preemption.into_iter().map(|event| event.message).collect::<Vec<_>>()
     };
     let first = told(&plans, now);
     assert_eq!(first.len(), 1);

@@ -3,7 +3,7 @@
 //! All tasks of a term end with its token.
 
 use crate::cluster::{Cluster, EffectHandler};
-use crate::cluster_index::{ClusterIndex, Effects, HeldBack, NobodyPreempted, NodeOrder};
+use crate::cluster_index::{ClusterIndex, Effects, HeldBack, NoPreemption, NodeOrder};
 use crate::events::{Recorder, Topic};
 use crate::evict;
 use crate::in_flight::InFlight;
@@ -289,7 +289,7 @@ impl EffectHandler for Term {
     fn handle(self: Arc<Self>, effects: Effects) {
         for released in &effects.released {
             let (pod, uid, node) = (&released.pod, &released.uid, &released.node);
-            tracing::info!(%pod, %uid, %node, why = %released.why, "released");
+            tracing::info!(%pod, %uid, %node, why = %released.reason, "released");
         }
         for eviction in effects.evictions {
             let term = self.clone();
@@ -308,10 +308,10 @@ impl EffectHandler for Term {
                 term.events.publish(&pod, &uid, Topic::QuotaFull, over.to_string()).await;
             });
         }
-        for NobodyPreempted { uid, pod, note } in effects.nobody_preempted {
+        for NoPreemption { uid, pod, message } in effects.no_preemption {
             let term = self.clone();
             tokio::spawn(async move {
-                term.events.publish(&pod, &uid, Topic::NobodyPreempted, note).await;
+                term.events.publish(&pod, &uid, Topic::NobodyPreempted, message).await;
             });
         }
         for order in effects.orders {

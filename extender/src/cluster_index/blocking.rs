@@ -5,7 +5,7 @@
 //! A pod in the scheduler's backoff may come late or never, so its reservation makes way for a pod whose bind is open.
 //! Its slice stays, idle.
 
-use super::effects::Why;
+use super::effects::ReleaseReason;
 use super::reserving::Reserving;
 use kerf_core::contract::{SliceState, Wanted};
 use kerf_core::names::{NodeName, PodUid};
@@ -16,7 +16,7 @@ impl Reserving<'_> {
     pub(super) fn clear_the_way(&mut self, uid: &PodUid, name: &NodeName) {
         for blocking in self.blocking(uid, name) {
             if self.is_unused(&blocking) {
-                self.release_unused(&blocking, Why::Blocking);
+                self.release_unused(&blocking, ReleaseReason::Blocking);
             }
         }
     }

@@ -17,9 +17,9 @@ fn two() -> Scene {
     index
 }
 
-fn released(index: &mut Scene) -> Vec<Why> {
+fn released(index: &mut Scene) -> Vec<ReleaseReason> {
     index.reserving().shown_slices(&uid("b"), &"n".into());
-    index.take_effects().released.into_iter().map(|released| released.why).collect()
+    index.take_effects().released.into_iter().map(|released| released.reason).collect()
 }
 
 #[test]
@@ -28,7 +28,7 @@ fn a_pod_in_backoff_makes_way_for_one_that_is_being_bound() {
     assert_eq!(released(&mut index), [], "both are being bound");
     index.reserving().end_bind(&uid("a"), &"n".into(), Instant::now());
     assert!(index.take_effects().changed.contains("n"), "who waits looks again");
-    assert_eq!(released(&mut index), [Why::Blocking]);
+    assert_eq!(released(&mut index), [ReleaseReason::Blocking]);
     assert!(index.place_of(&uid("a")).is_none() && index.place_of(&uid("b")).is_some());
 }
 
@@ -40,5 +40,5 @@ fn one_whose_binding_may_be_made_makes_no_way() {
     index.reserving().end_bind(&uid("a"), &"n".into(), Instant::now());
     assert_eq!(released(&mut index), []);
     index.reserving().refuse_binding(&uid("a"), until);
-    assert_eq!(released(&mut index), [Why::Blocking]);
+    assert_eq!(released(&mut index), [ReleaseReason::Blocking]);
 }

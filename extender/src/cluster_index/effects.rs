@@ -1,7 +1,7 @@
 //! What the caller has to do after a change of the index, which does no I/O itself.
 
 use super::managed_nodes::NodeOrder;
-use super::pod_events::{HeldBack, NobodyPreempted};
+use super::pod_events::{HeldBack, NoPreemption};
 use kerf_core::names::{NodeName, PodKey, PodUid};
 use std::collections::BTreeSet;
 use std::fmt;
@@ -22,7 +22,7 @@ pub struct Effects {
     /// Pods that get an Event about their namespace's quota.
     pub held_back: Vec<HeldBack>,
     /// Pods that get an Event about why no pod is preempted for them.
-    pub nobody_preempted: Vec<NobodyPreempted>,
+    pub no_preemption: Vec<NoPreemption>,
     /// A leader of a newer epoch was seen, so this term must end.
     pub deposed: bool,
     /// A term that waits on the index must check again: a list has ended, or something has to be read again.
@@ -48,12 +48,12 @@ pub struct Released {
     pub pod: PodKey,
     /// The node that it was on.
     pub node: NodeName,
-    pub why: Why,
+    pub reason: ReleaseReason,
 }
 
 /// Why a reservation was released.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Why {
+pub enum ReleaseReason {
     /// The pod was deleted.
     Gone,
     /// The pod has ended.
@@ -68,7 +68,7 @@ pub enum Why {
     Blocking,
 }
 
-impl fmt::Display for Why {
+impl fmt::Display for ReleaseReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Gone => "pod deleted",

@@ -4,7 +4,7 @@
 //! ended. The scheduler may still come back with the pod, because a plugin may reject the pod each time after kerf's
 //! filter. A bind that follows a filter and finds no reservation makes a new one.
 
-use super::effects::Why;
+use super::effects::ReleaseReason;
 use super::node_updates::NodeUpdates;
 use super::reserving::Reserving;
 use kerf_core::names::{NodeName, PodUid};
@@ -32,7 +32,7 @@ impl Reserving<'_> {
         let reserved = unbound.chain(static_nodes.reservations().map(|(uid, _)| uid));
         for uid in self.bindings.expired(reserved.cloned().collect(), now) {
             if self.is_unused(&uid) {
-                self.release_unused(&uid, Why::Expired);
+                self.release_unused(&uid, ReleaseReason::Expired);
             }
         }
     }
@@ -48,13 +48,13 @@ impl Reserving<'_> {
         is_unbound && !self.bindings.are_in_use(uid)
     }
 
-    pub(super) fn release_unused(&mut self, uid: &PodUid, why: Why) {
+    pub(super) fn release_unused(&mut self, uid: &PodUid, reason: ReleaseReason) {
         let reserved = self.nodes.static_nodes.reservation(uid);
         let reserved = reserved.map(|reserved| (reserved.key.clone(), reserved.node.clone()));
         if let Some((pod, node)) = reserved.filter(|_| self.nodes.release_static(uid)) {
-            tracing::info!(%pod, %uid, %node, %why, "released");
+            tracing::info!(%pod, %uid, %node, why = %reason, "released");
         } else {
-            self.nodes.release(uid, why);
+            self.nodes.release(uid, reason);
         }
     }
 }

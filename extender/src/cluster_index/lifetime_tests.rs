@@ -13,8 +13,8 @@ fn key() -> PodKey {
     PodKey::new("default", "a")
 }
 
-fn released(index: &mut Scene) -> Vec<Why> {
-    index.take_effects().released.into_iter().map(|released| released.why).collect()
+fn released(index: &mut Scene) -> Vec<ReleaseReason> {
+    index.take_effects().released.into_iter().map(|released| released.reason).collect()
 }
 
 #[test]
@@ -25,7 +25,7 @@ fn a_reservation_that_nobody_uses_is_released_after_its_lifetime() {
     index.tick(start + LIFETIME.mul_f32(0.99));
     assert_eq!(released(&mut index), []);
     index.tick(start + LIFETIME);
-    assert_eq!(released(&mut index), [Why::Expired]);
+    assert_eq!(released(&mut index), [ReleaseReason::Expired]);
     assert_eq!(index.place_of(&uid("a")), None);
 }
 
@@ -43,7 +43,7 @@ fn only_a_bind_renews_the_lifetime() {
     index.tick(start + LIFETIME.mul_f32(3.9));
     assert_eq!(released(&mut index), []);
     index.tick(start + LIFETIME * 4);
-    assert_eq!(released(&mut index), [Why::Expired]);
+    assert_eq!(released(&mut index), [ReleaseReason::Expired]);
 }
 
 #[test]
@@ -68,7 +68,7 @@ fn a_filter_does_not_renew_the_lifetime() {
     assert_eq!(released(&mut index), []);
     index.tick(start + LIFETIME);
     index.obey();
-    assert_eq!(released(&mut index), [Why::Expired]);
+    assert_eq!(released(&mut index), [ReleaseReason::Expired]);
     // A bind that follows the last filter makes a new reservation.
     reserve(&mut index, "a");
     assert_eq!(index.place_of(&uid("a")), Some(&"n".into()));

@@ -21,12 +21,12 @@ mod node_labels;
 mod node_objects;
 mod node_policies;
 mod node_updates;
-mod passed;
 mod pending;
 mod pod_events;
 mod pod_updates;
 mod pods;
 mod preemption;
+mod preferred_kinds;
 mod proposals;
 mod quotas;
 mod requeue;
@@ -43,16 +43,16 @@ mod unlabelled_pods;
 
 pub use agent_reports::AgentReports;
 pub use bindings::{Bindings, Limits, UNCERTAIN};
-pub use effects::{Effects, Eviction, Released, Why};
+pub use effects::{Effects, Eviction, ReleaseReason, Released};
 pub use leadership::Leadership;
 pub use making_room::RoomMaker;
 pub use managed_nodes::{IndexedNode, ManagedNodes, NodeOrder, Stages};
 pub use node_policies::{NodePolicies, UnknownNode, is_due};
 pub use node_updates::NodeUpdates;
-pub use passed::Offer;
 pub use pending::{Pending, pending_slices};
-pub use pod_events::{HeldBack, NobodyPreempted, PodEvents};
+pub use pod_events::{HeldBack, NoPreemption, PodEvents};
 pub use preemption::Preemption;
+pub use preferred_kinds::Offer;
 pub use quotas::{QuotaUse, over_quota};
 pub use reserving::{Reserving, Unreservable};
 pub use scheduling::Scheduling;
@@ -105,9 +105,9 @@ impl ClusterIndex {
 
     /// Takes the effects since the last call.
     pub fn take_effects(&mut self) -> Effects {
-        let (held_back, nobody_preempted) = self.pod_events.take();
+        let (held_back, no_preemption) = self.pod_events.take();
         let deposed = self.leadership.take_deposed();
-        Effects { deposed, held_back, nobody_preempted, ..std::mem::take(&mut self.effects) }
+        Effects { held_back, no_preemption, deposed, ..std::mem::take(&mut self.effects) }
     }
 
     #[must_use]

@@ -1,6 +1,6 @@
 //! Updates of nodes: what the API server and the agents report of them, and what follows for quotas and pending pods.
 
-use super::effects::{Effects, Released, Why};
+use super::effects::{Effects, ReleaseReason, Released};
 use super::leadership::Leadership;
 use super::managed_nodes::{ManagedNodes, NodeCopy, Proposed};
 use super::node_objects::NodeObjects;
@@ -106,8 +106,8 @@ impl NodeUpdates<'_> {
         self.settle(&name);
         let is_elsewhere = |pod: &KnownPod| pod.node.as_ref().is_some_and(|node| *node != name);
         match self.pods.get(uid) {
-            Some(pod) if pod.ended => self.leave(uid, Why::Ended),
-            Some(pod) if is_elsewhere(pod) => drop(self.release(uid, Why::BoundElsewhere)),
+            Some(pod) if pod.ended => self.leave(uid, ReleaseReason::Ended),
+            Some(pod) if is_elsewhere(pod) => drop(self.release(uid, ReleaseReason::BoundElsewhere)),
             _ => {}
         }
     }
@@ -150,20 +150,20 @@ impl NodeUpdates<'_> {
     }
 
     /// Orders the release of a pod's reservation. Returns false if it may not be released, as far as is known.
-    pub(super) fn release(&mut self, uid: &PodUid, why: Why) -> bool {
+    pub(super) fn release(&mut self, uid: &PodUid, reason: ReleaseReason) -> bool {
         let name = self.managed.reservations().get(uid).cloned();
-        name.is_some_and(|name| self.release_on(&name, uid, why))
+        name.is_some_and(|name| self.release_on(&name, uid, reason))
     }
 
-    fn release_on(&mut self, name: &NodeName, uid: &PodUid, why: Why) -> bool {
+    fn release_on(&mut self, name: &NodeName, uid: &PodUid, reason: ReleaseReason) -> bool {
         if !self.leadership.leads() {
             return false;
         }
-        let order = self.managed.release_order(name, uid, self.leadership.epoch(), why);
+        let order = self.managed.release_order(name, uid, self.leadership.epoch(), reason);
         let Some((order, pod)) = order else { return false };
         self.effects.orders.push(order);
         self.update_copy(name, |copy| copy.set_releasing(uid, true));
-        self.effects.released.push(Released { uid: uid.clone(), pod, node: name.clone(), why });
+        self.effects.released.push(Released { uid: uid.clone(), pod, node: name.clone(), reason });
         true
     }
 
@@ -171,21 +171,23 @@ impl NodeUpdates<'_> {
     /// Binding was under way, or the agent was not connected. Called after each of the agent's reports.
     pub(super) fn release_left(&mut self, name: &NodeName) {
         let Some(node) = self.managed.get(name) else { return };
-        let why = |uid: &PodUid| match self.pods.get(uid) {
-            Some(pod) if pod.ended => Some(Why::Ended),
-            Some(pod) => pod.node.as_ref().filter(|node| *node != name).map(|_| Why::BoundElsewhere),
-            None => node.left.contains_key(uid).then_some(Why::Gone),
+        let reason = |uid: &PodUid| match self.pods.get(uid) {
+            Some(pod) if pod.ended => Some(ReleaseReason::Ended),
+            Some(pod) => {
+                pod.node.as_ref().filter(|node| *node != name).map(|_| ReleaseReason::BoundElsewhere)
+            }
+            None => node.left.contains_key(uid).then_some(ReleaseReason::Gone),
         };
-        let left = node.promised.iter().filter_map(|uid| Some((uid.clone(), why(uid)?)));
-        for (uid, why) in left.collect::<Vec<_>>() {
-            self.release_on(name, &uid, why);
+        let left = node.reserved_pods.iter().filter_map(|uid| Some((uid.clone(), reason(uid)?)));
+        for (uid, reason) in left.collect::<Vec<_>>() {
+            self.release_on(name, &uid, reason);
         }
     }
 
     /// A pod that has ended or is gone leaves its slices.
-    pub(super) fn leave(&mut self, uid: &PodUid, why: Why) {
+    pub(super) fn leave(&mut self, uid: &PodUid, reason: ReleaseReason) {
         self.managed.set_left(uid);
-        self.release(uid, why);
+        self.release(uid, reason);
     }
 
     /// Looks up the pods that have a reservation and are not known.

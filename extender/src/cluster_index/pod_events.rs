@@ -18,19 +18,19 @@ pub struct HeldBack {
 
 /// A pod that no other pod is preempted for, and why.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct NobodyPreempted {
+pub struct NoPreemption {
     pub uid: PodUid,
     pub pod: PodKey,
-    pub note: String,
+    pub message: String,
 }
 
 /// The Events that are due, and the last ones about each pod.
 #[derive(Debug, Default)]
 pub struct PodEvents {
     over_quota: Last<OverQuota>,
-    nobody_preempted: Last<String>,
+    no_preemption: Last<String>,
     held_back_due: Vec<HeldBack>,
-    nobody_preempted_due: Vec<NobodyPreempted>,
+    no_preemption_due: Vec<NoPreemption>,
 }
 
 impl PodEvents {
@@ -42,22 +42,22 @@ impl PodEvents {
     }
 
     /// Handles a pod that no other pod is preempted for.
-    pub fn spared(&mut self, uid: &PodUid, pod: &PodKey, note: String, now: Instant) {
-        if self.nobody_preempted.is_due(uid, &note, now) {
+    pub fn spared(&mut self, uid: &PodUid, pod: &PodKey, message: String, now: Instant) {
+        if self.no_preemption.is_due(uid, &message, now) {
             let (uid, pod) = (uid.clone(), pod.clone());
-            self.nobody_preempted_due.push(NobodyPreempted { uid, pod, note });
+            self.no_preemption_due.push(NoPreemption { uid, pod, message });
         }
     }
 
     /// Takes the Events that are due since the last call.
-    pub(super) fn take(&mut self) -> (Vec<HeldBack>, Vec<NobodyPreempted>) {
-        (std::mem::take(&mut self.held_back_due), std::mem::take(&mut self.nobody_preempted_due))
+    pub(super) fn take(&mut self) -> (Vec<HeldBack>, Vec<NoPreemption>) {
+        (std::mem::take(&mut self.held_back_due), std::mem::take(&mut self.no_preemption_due))
     }
 
     /// Forgets a pod that is bound, has ended or is gone. An Event that is due stays so.
     pub(super) fn forget(&mut self, uid: &PodUid) {
         self.over_quota.0.remove(uid);
-        self.nobody_preempted.0.remove(uid);
+        self.no_preemption.0.remove(uid);
     }
 }
 

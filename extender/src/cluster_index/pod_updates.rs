@@ -4,7 +4,7 @@
 //! pod whose label is removed leaves the watch and runs on.
 
 use super::ClusterIndex;
-use super::effects::Why;
+use super::effects::ReleaseReason;
 use super::managed_nodes::only_slice;
 use super::static_nodes::PodWatch;
 use crate::pod::KnownPod;
@@ -60,7 +60,7 @@ impl ClusterIndex {
         self.forget_scheduling(uid);
         let changed = self.static_nodes.gone(uid);
         self.nodes().static_nodes_changed(changed);
-        self.nodes().leave(uid, Why::Gone);
+        self.nodes().leave(uid, ReleaseReason::Gone);
     }
 
     /// Handles a pod from the API server, which was asked for at `asked`.

@@ -49,7 +49,7 @@ impl Preemption<'_> {
         node.serving()?;
         let fleet = self.managed.fleet();
         let spec = self.assumed.laid_over(key, &node.spec(), &node.status, fleet).into_owned();
-        let mut leaving = node.promised_now();
+        let mut leaving = node.reserved_pods_now();
         leaving.retain(|other| node.left.contains_key(other) || self.leaves(other, victims));
         let (spec, status) = leaving.iter().fold((spec, node.status.clone()), |(spec, status), pod| {
             Leaving { pods: vec![pod.clone()], slices: own_slices(&spec, &status, pod) }.gone(&spec, &status)

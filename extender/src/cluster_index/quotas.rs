@@ -179,10 +179,10 @@ impl Quotas {
         let on_node = pods_on(name, static_nodes, pods);
         let Some(node) = node else { return self.charge_unshown(name, on_node) };
         let wanted: Vec<Wanted<'_>> = node.wanted().collect();
-        let promised = wanted.iter().filter_map(|slice| self.promised_entry(slice, pods));
+        let reserved_entries = wanted.iter().filter_map(|slice| self.reserved_entry(slice, pods));
         let slices = &node.status.slices;
-        let held = slices.iter().filter(|slice| !is_promised(&wanted, slice)).filter_map(held_entry);
-        let entries = summed(promised.chain(held));
+        let held = slices.iter().filter(|slice| !is_reserved(&wanted, slice)).filter_map(held_entry);
+        let entries = summed(reserved_entries.chain(held));
         let reserved = wanted.iter().filter_map(|slice| Some(slice.reservation?.uid.clone()));
         let holders = slices.iter().filter_map(|slice| Some(slice.holder.as_ref()?.key()));
         let (reserved, holders): (HashSet<PodUid>, HashSet<PodKey>) = (reserved.collect(), holders.collect());
@@ -201,12 +201,12 @@ impl Quotas {
         charge(&mut self.usage, &mut self.unshown, name, entries);
     }
 
-    fn promised_entry(&self, slice: &Wanted<'_>, pods: &Pods) -> Option<Entry> {
-        let promised = slice.reservation?;
+    fn reserved_entry(&self, slice: &Wanted<'_>, pods: &Pods) -> Option<Entry> {
+        let reservation = slice.reservation?;
         Some(Entry {
-            namespace: promised.namespace.to_owned(),
-            under: self.under_of(pods.get(promised.uid)),
-            charge: Charge::of_slice(promised.resource, slice.shape),
+            namespace: reservation.namespace.to_owned(),
+            under: self.under_of(pods.get(reservation.uid)),
+            charge: Charge::of_slice(reservation.resource, slice.shape),
         })
     }
 
@@ -305,7 +305,7 @@ fn charge(
     before.into_iter().flatten().for_each(|entry| usage.take(&entry));
 }
 
-fn is_promised(wanted: &[Wanted<'_>], slice: &SliceStatus) -> bool {
+fn is_reserved(wanted: &[Wanted<'_>], slice: &SliceStatus) -> bool {
     let wanted = wanted.iter().find(|wanted| slice.id.as_ref() == Some(wanted.id));
     wanted.is_some_and(|wanted| wanted.reservation.is_some())
 }

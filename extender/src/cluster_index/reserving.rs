@@ -2,7 +2,7 @@
 
 use super::assuming::Assuming;
 use super::bindings::{Bindings, HeldUp};
-use super::effects::Why;
+use super::effects::ReleaseReason;
 use super::managed_nodes::Reservations;
 use super::node_updates::NodeUpdates;
 use crate::ask::Ask;
@@ -58,7 +58,7 @@ impl Reserving<'_> {
     pub fn give_up(&mut self, uid: &PodUid) -> bool {
         !self.nodes.pods.is_bound(uid)
             && !self.bindings.is_pending(uid)
-            && (self.nodes.release_static(uid) || self.nodes.release(uid, Why::NodeUnusable))
+            && (self.nodes.release_static(uid) || self.nodes.release(uid, ReleaseReason::NodeUnusable))
     }
 
     /// Handles the rejection of a pod's proposal. The pod stays assumed on the node until it is filtered again, unless

@@ -126,9 +126,9 @@ fn a_node_whose_agent_is_away_is_filled_by_what_its_gpu_node_says() {
 
 #[test]
 fn promises_to_pods_that_have_ended_or_run_elsewhere_are_given_back() {
-    for (change, why) in [
-        ((|pod: &mut KnownPod| pod.ended = true) as fn(&mut KnownPod), Why::Ended),
-        (|pod| pod.node = Some("other".into()), Why::BoundElsewhere),
+    for (change, reason) in [
+        ((|pod: &mut KnownPod| pod.ended = true) as fn(&mut KnownPod), ReleaseReason::Ended),
+        (|pod| pod.node = Some("other".into()), ReleaseReason::BoundElsewhere),
     ] {
         let mut index = index();
         reserve(&mut index, "a");
@@ -137,7 +137,10 @@ fn promises_to_pods_that_have_ended_or_run_elsewhere_are_given_back() {
         index.show_pod(pod);
         index.obey();
         let pod = PodKey::new("default", "a");
-        assert_eq!(index.take_effects().released, [Released { uid: uid("a"), pod, node: "n".into(), why }]);
+        assert_eq!(
+            index.take_effects().released,
+            [Released { uid: uid("a"), pod, node: "n".into(), reason }]
+        );
         assert_eq!(index.desired("n"), [("s1".to_owned(), None)], "the slice stays as idle capacity");
         assert_eq!(index.place_of(&uid("a")), None);
     }
@@ -150,7 +153,7 @@ fn the_slices_of_a_pod_that_is_only_being_deleted_stay_its_own() {
     index.show_pod(KnownPod { deleting: true, ..known("a", Some("n")) });
     assert!(index.take_effects().orders.is_empty());
     index.hide_pod(&KnownPod { deleting: true, ..known("a", Some("n")) });
-    assert_eq!(index.take_effects().released[0].why, Why::Gone);
+    assert_eq!(index.take_effects().released[0].reason, ReleaseReason::Gone);
 }
 
 #[test]

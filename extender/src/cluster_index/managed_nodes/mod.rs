@@ -132,7 +132,7 @@ impl ManagedNodes {
             copy.swap(&mut node);
         }
         node.fleet_gpus.into_iter().for_each(|(_, gpu)| self.fleet.remove(gpu));
-        node.promised.iter().for_each(|uid| self.reservations.remove(uid));
+        node.reserved_pods.iter().for_each(|uid| self.reservations.remove(uid));
         self.fractions.remove(name);
         true
     }
@@ -233,18 +233,18 @@ impl ManagedNodes {
     /// not known, although all pods were listed. `None` if there is no such node.
     pub(super) fn settle(&mut self, name: &NodeName, pods: &Pods) -> Option<Vec<PodUid>> {
         let node = self.nodes.get_mut(name)?;
-        let mut promised = node.promised_now();
-        node.forget_left(&promised);
+        let mut reserved_pods = node.reserved_pods_now();
+        node.forget_left(&reserved_pods);
         if let Some(copy) = self.agents.get(name) {
-            promised.retain(|uid| !copy.is_releasing(uid));
+            reserved_pods.retain(|uid| !copy.is_releasing(uid));
         }
-        for uid in node.promised.difference(&promised) {
+        for uid in node.reserved_pods.difference(&reserved_pods) {
             if self.reservations.get(uid) == Some(name) {
                 self.reservations.remove(uid);
             }
         }
         let mut unknown = Vec::new();
-        for uid in promised.difference(&node.promised) {
+        for uid in reserved_pods.difference(&node.reserved_pods) {
             let pod = pods.get(uid);
             // A pod that is bound elsewhere has left this node.
             if pod.and_then(|pod| pod.node.as_ref()).is_some_and(|node| node != name) {
@@ -257,9 +257,9 @@ impl ManagedNodes {
             }
             self.reservations.insert(uid.clone(), name.clone());
         }
-        let known = promised.iter().filter_map(|uid| pods.get(uid));
+        let known = reserved_pods.iter().filter_map(|uid| pods.get(uid));
         node.compute = known.map(|pod| pod.template.compute).fold(Compute::default(), Compute::plus);
-        node.promised = promised;
+        node.reserved_pods = reserved_pods;
         node.join(&mut self.fleet);
         self.nodes.touch(name);
         Some(unknown)
@@ -318,11 +318,11 @@ impl ManagedNodes {
         name: &NodeName,
         uid: &PodUid,
         epoch: u64,
-        why: impl Display,
+        reason: impl Display,
     ) -> Option<(NodeOrder, PodKey)> {
         let copy = self.agents.get(name)?;
         let pod = copy.releasable(self.nodes.get(name)?, uid)?;
-        let kind = OrderKind::Release { uid: uid.clone(), why: why.to_string() };
+        let kind = OrderKind::Release { uid: uid.clone(), why: reason.to_string() };
         let (node, connection) = (name.clone(), copy.connection()?);
         Some((NodeOrder { node, connection, order: Order { epoch, kind } }, pod))
     }

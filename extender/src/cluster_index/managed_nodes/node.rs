@@ -35,7 +35,7 @@ pub struct IndexedNode {
     /// Whether the agent accepts reservations, whatever the status says.
     pub agent: Result<(), Refusal>,
     /// The pods that have slices here, except for those whose release is ordered.
-    pub promised: BTreeSet<PodUid>,
+    pub reserved_pods: BTreeSet<PodUid>,
     /// What these pods use of the node's CPU and memory, as far as they are known.
     pub compute: Compute,
     /// Pods that have ended or are gone, but still have slices in the agent's report.
@@ -98,7 +98,7 @@ impl IndexedNode {
             proposed: None,
             status: GpuNodeStatus::default(),
             agent: Err(Refusal::NotConnected),
-            promised: BTreeSet::new(),
+            reserved_pods: BTreeSet::new(),
             compute: Compute::default(),
             left: BTreeMap::new(),
             written: WrittenPolicy::default(),
@@ -148,7 +148,7 @@ impl IndexedNode {
 
     /// The pods that have reserved slices now.
     #[must_use]
-    pub fn promised_now(&self) -> BTreeSet<PodUid> {
+    pub fn reserved_pods_now(&self) -> BTreeSet<PodUid> {
         self.wanted().filter_map(|slice| Some(slice.reservation?.uid.clone())).collect()
     }
 
@@ -166,10 +166,10 @@ impl IndexedNode {
     }
 
     /// Forgets the pods that left and no longer have anything here.
-    pub(super) fn forget_left(&mut self, promised: &BTreeSet<PodUid>) {
+    pub(super) fn forget_left(&mut self, reserved_pods: &BTreeSet<PodUid>) {
         let holders = self.status.slices.iter().filter_map(|slice| Some(slice.holder.as_ref()?.key()));
         let holders: BTreeSet<PodKey> = holders.collect();
-        self.left.retain(|uid, pod| promised.contains(uid) || holders.contains(pod));
+        self.left.retain(|uid, pod| reserved_pods.contains(uid) || holders.contains(pod));
     }
 
     /// The best place for `ask` here, beside all reservations and assumed pods.

@@ -63,5 +63,5 @@ fn is_tainted(objects: &NodeObjects, name: &NodeName, tolerated: &[Toleration]) 
 }
 
 #[cfg(test)]
-#[path = "passed_tests.rs"]
+#[path = "preferred_kinds_tests.rs"]
 mod tests;

@@ -1,8 +1,8 @@
 //! The content of the agent's checkpoint.
 
 use super::Ill;
-use super::slices::Shares;
 use crate::gpu::limits;
+use kerf_core::contract::Shape;
 use kerf_core::ledger::Saved;
 use kerf_core::mig::Profile;
 use kerf_core::names::{DeviceId, GpuUuid, SliceId};
@@ -13,6 +13,9 @@ use std::ops::Not;
 
 /// GPUs, and the MIG profiles that each offers.
 pub type Profiles = BTreeMap<GpuUuid, BTreeSet<Profile>>;
+
+/// The shares that exist, by their devices.
+pub(crate) type Shares = BTreeMap<DeviceId, Shape>;
 
 /// The content of the checkpoint, as the node restores it.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]

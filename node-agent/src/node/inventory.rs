@@ -3,7 +3,7 @@
 use super::device_ids::{mig_device, share_slice};
 use super::illness::{Ill, Illnesses};
 use super::unresponsive::has_all_profiles;
-use super::{Profiles, Restored, Xids, rules};
+use super::{Profiles, Restored, Xids, gpu_rule};
 use crate::gpu::{Compute, Gpu, GpuEvent, GpuInstance, Process, Silent};
 use kerf_core::contract::{NodePolicy, WantedSlice};
 use kerf_core::kind::Kind;
@@ -73,7 +73,7 @@ impl Inventory {
         // A GPU that is not visible now keeps its last mode.
         mig_on.extend(self.mig_on.iter().filter(|uuid| self.gpu(uuid).is_none()).cloned());
         self.mig_on = mig_on;
-        let is_lost = |gpu: &Gpu| !gpu.mig.is_on() && rules::rule(policy, gpu).kinds.contains(&Kind::Mig);
+        let is_lost = |gpu: &Gpu| !gpu.mig.is_on() && gpu_rule::rule(policy, gpu).kinds.contains(&Kind::Mig);
         let gpus = &self.gpus;
         let find = |uuid: &GpuUuid| gpus.iter().find(|gpu| gpu.uuid == *uuid);
         self.mig_lost.retain(|uuid| find(uuid).is_none_or(is_lost));

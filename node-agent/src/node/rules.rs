@@ -6,7 +6,7 @@ use crate::gpu::{Gpu, MigMode};
 use crate::mps;
 use kerf_core::accounting::beside_shares;
 use kerf_core::capacity::laid_out;
-use kerf_core::contract::{GpuRule, MigReplicas, ModeChange, NodePolicy, SliceLength, WantedSlice};
+use kerf_core::contract::{GpuRule, MigReplicas, ModeChange, SliceLength, WantedSlice};
 use kerf_core::kind::Kind;
 use kerf_core::mig::{MigTable, catalog};
 use kerf_core::names::GpuUuid;
@@ -14,12 +14,6 @@ use kerf_core::planner::Allowed;
 use kerf_core::units::MemoryMib;
 use std::borrow::Cow;
 use std::collections::BTreeMap;
-
-/// The policy's rule for the GPU.
-pub(super) fn rule(policy: &NodePolicy, gpu: &Gpu) -> GpuRule {
-    let model = catalog::short_name(&gpu.product, gpu.memory);
-    policy.rule(gpu.index, &gpu.uuid, gpu.pci_bus_id.as_ref(), &model)
-}
 
 /// The policy's rules for the node's GPUs.
 #[derive(Debug, Clone, Copy)]

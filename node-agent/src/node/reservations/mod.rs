@@ -4,7 +4,7 @@ mod takeover;
 
 pub use takeover::Predecessor;
 
-use super::{NodePods, Restored, rules};
+use super::{NodePods, Restored, gpu_rule};
 use crate::gpu::Gpu;
 use kerf_core::contract::{
     GpuNodeStatus, GpuRule, NodePolicy, Reservation, SliceReservation, SliceStatus, WantedSlice,
@@ -176,7 +176,7 @@ impl Reservations {
 
     /// The policy's rule for the GPU.
     pub(super) fn rule(&self, gpu: &Gpu) -> GpuRule {
-        rules::rule(self.policy(), gpu)
+        gpu_rule::rule(self.policy(), gpu)
     }
 
     /// The reservations of all wanted slices.

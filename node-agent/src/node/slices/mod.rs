@@ -5,11 +5,10 @@ mod replica;
 mod share;
 
 pub(super) use replica::undivided;
-pub(crate) use share::Shares;
 pub(super) use share::{Share, shape_of};
 
-use super::Restored;
 use super::device_ids::replica_of;
+use super::{Restored, Shares};
 use crate::gpu::GpuInstance;
 use attempt::Attempt;
 use kerf_core::contract::WantedSlice;

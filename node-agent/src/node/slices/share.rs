@@ -8,10 +8,9 @@ use crate::node::names::is_kept_by;
 use crate::node::reservations::Reservations;
 use kerf_core::accounting::beside_shares;
 use kerf_core::contract::{GpuRule, Shape, WantedSlice};
-use kerf_core::names::{DeviceId, GpuUuid, SliceId};
+use kerf_core::names::{GpuUuid, SliceId};
 use kerf_core::resource::ResourceName;
 use kerf_core::units::{MemoryMib, SizeGb};
-use std::collections::BTreeMap;
 
 /// A share that is served. It is identified by its device id, because the numbers of slices start again after the loss
 /// of a ledger.
@@ -22,9 +21,6 @@ pub(crate) struct Share {
     pub(crate) id: SliceId,
     pub(crate) shape: Shape,
 }
-
-/// The shares that exist, by their devices.
-pub(crate) type Shares = BTreeMap<DeviceId, Shape>;
 
 /// The shape of a share that a container holds under this name.
 pub(in crate::node) fn shape_of(

@@ -37,7 +37,6 @@ impl Memory {
     }
 }
 
-/// Checks the pending pods at intervals until the term ends.
 pub async fn run(term: Arc<Term>) {
     let mut memory = Memory::default();
     loop {
@@ -51,6 +50,7 @@ pub async fn run(term: Arc<Term>) {
 
 async fn look(term: &Arc<Term>, memory: &mut Memory, now: Instant) {
     let found = term.with(|index| {
+        // Before all lists end, a node that serves the pod by its own kind may be missing.
         if !index.is_listed() {
             return Vec::new();
         }

@@ -10,10 +10,8 @@ pub enum ApiFailure {
     /// The API server refuses the request, or cannot be reached.
     #[error("{0}")]
     Api(#[from] kube::Error),
-    /// The answer is not the expected object.
     #[error("the object cannot be read: {0}")]
     Json(#[from] serde_json::Error),
-    /// No answer came in time.
     #[error("the API server does not answer in time")]
     Late(#[from] tokio::time::error::Elapsed),
 }
@@ -38,7 +36,7 @@ impl ApiFailure {
     }
 }
 
-/// Awaits a request, for no longer than `patience`.
+/// Awaits the answer to a request. `patience` is the timeout.
 ///
 /// # Errors
 /// If the request is refused, or there is no answer within that time.

@@ -238,6 +238,7 @@ impl Replica {
                 }
                 return;
             }
+            // A task may outlive the term, and its client must send no write while another replica may lead.
             held.deadline().end();
             tokio::time::sleep(RETRY_INTERVAL).await;
         }
@@ -328,6 +329,7 @@ impl Replica {
             () = term.close() => {}
             () = deadline.passed() => {}
         }
+        // Orders stop only now, because the agents need the outcomes of the Bindings that were under way.
         if let Some(agents) = agents {
             agents.follow();
         }

@@ -19,12 +19,10 @@ use std::time::{Duration, Instant};
 /// under load or waits for volumes. If a bind comes later than this, a conflict shows at the bind.
 pub const LIFETIME: Duration = Duration::from_secs(2);
 
-/// An assumed pod and its probable place.
 #[derive(Debug, Clone)]
 pub struct AssumedPod {
     pub pod: OwnerInEpoch,
     pub ask: Ask,
-    /// The kinds that are to serve it.
     pub choice: KindChoice,
     pub until: Instant,
     /// The pods that are leaving the place.
@@ -96,7 +94,6 @@ impl AssumedPods {
         self.by_node.get(self.by_pod.get(uid)?)?.iter().find(|assumed| assumed.pod.uid == *uid)
     }
 
-    /// The node on which a pod is assumed.
     #[must_use]
     pub fn node_of(&self, uid: &PodUid) -> Option<&NodeName> {
         self.by_pod.get(uid)
@@ -108,29 +105,24 @@ impl AssumedPods {
         &self.usage
     }
 
-    /// The requests of the pods that are assumed on a node.
     pub fn asks_on(&self, node: &str) -> impl Iterator<Item = &Ask> {
         self.by_node.get(node).into_iter().flatten().map(|assumed| &assumed.ask)
     }
 
-    /// Whether no pod is assumed on a node.
     #[must_use]
     pub fn are_none_on(&self, node: &str) -> bool {
         !self.by_node.contains_key(node)
     }
 
-    /// The pods that are assumed anywhere.
     pub fn pods(&self) -> impl Iterator<Item = &PodUid> {
         self.by_pod.keys()
     }
 
-    /// The number of assumed pods.
     #[must_use]
     pub fn len(&self) -> usize {
         self.by_pod.len()
     }
 
-    /// Whether no pod is assumed anywhere.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.by_pod.is_empty()

@@ -39,7 +39,6 @@ pub enum BindError {
     /// The index has neither the pod nor its request.
     #[error("nothing is known of the pod")]
     Unknown,
-    /// This replica no longer leads.
     #[error("not the leader any more")]
     Deposed,
     /// The reservation failed between this leader and the node's agent.
@@ -141,6 +140,7 @@ impl Bind {
         };
         let until = gate + POST_GRACE;
         match pod.ask() {
+            // The scheduler calls the extender for every pod that names one of its resources, even with the amount 0.
             _ if pod.template.asks_for_nothing => self.post(term, None, until).await,
             Err(Refusal::NotAdmitted) if !pod.template.devices.is_empty() => {
                 term.with(|index| index.reserving().reserve_plain(&pod, &self.node))
@@ -151,7 +151,7 @@ impl Bind {
         }
     }
 
-    /// Binds a pod whose request the index knows, or that asks for `ask`.
+    /// Binds a pod whose request is in the index, or that asks for `ask`.
     async fn run_with(&self, term: &Arc<Term>, ask: Option<Ask>, gate: Instant) -> Result<(), BindError> {
         if !term.with(|index| index.nodes().is_static(&self.node)) {
             return self.run_over_stream(term, ask, gate).await;
@@ -180,8 +180,9 @@ impl Bind {
                 leave.map_err(|_| BindingError::Busy)?
             }
         };
-        // Held until the outcome is recorded, because a leader that ends in order waits for it.
+        // The permit is held until the outcome is recorded, because a leader that ends in order waits for it.
         let Some(_open) = term.open_post() else { return Err(BindError::Deposed) };
+        // The Binding is recorded before it is sent, so that a lost answer leaves a record of it.
         let epoch = term.with(|index| {
             index.bindings().send(&self.uid, &self.key, until.into_std());
             index.leadership().epoch()
@@ -211,6 +212,7 @@ impl Bind {
                 Ok(())
             }
             Err(error) => {
+                // Without a definite error the Binding may still be made, so the reservation must stay.
                 if error.is_definite() {
                     term.with(|index| index.reserving().refuse_binding(&self.uid, until.into_std()));
                 }

@@ -33,7 +33,6 @@ impl From<BindArgs> for Bind {
 /// Why a Binding was not made, or may not have been made.
 #[derive(Debug, Error)]
 pub enum BindingError {
-    /// The API server refused the Binding.
     #[error("the API server refused the Binding: {0}")]
     Refused(String),
     /// The API server is overloaded: it answered 429, or the Binding was not sent.
@@ -45,7 +44,6 @@ pub enum BindingError {
     /// The connection failed: the Binding may have been made.
     #[error("failed to reach the API server: {0}")]
     Client(#[from] kube::Error),
-    /// The HTTP request could not be built.
     #[error("failed to make the request: {0}")]
     Request(#[from] http::Error),
 }

@@ -48,6 +48,7 @@ impl Source {
     /// Reads the material, creates or renews it if needed, and publishes its authority. The flag says whether the
     /// authority is published.
     async fn ensure(&self) -> Result<(Material, bool), TlsError> {
+        // The ConfigMap is read before the Secret, so that an older authority never replaces a newer one.
         let before = match &self.authority {
             Some(authority) => Some((authority, authority.read().await)),
             None => None,
@@ -92,9 +93,9 @@ impl Certificates {
 
     /// The TLS configuration for kube-scheduler, which presents a client certificate.
     ///
-    /// HTTP/2 is not offered. There a request that times out leaves the connection open, and the scheduler goes on asking
-    /// a leader whose machine is gone until its pings fail, 45 s later. With HTTP/1.1 it opens a new connection, which
-    /// reaches the current leader.
+    /// HTTP/2 is not offered. There a request that times out leaves the connection open, and the scheduler goes on
+    /// asking a leader whose machine is gone until its pings fail, 45 s later. With HTTP/1.1 it opens a new connection,
+    /// which reaches the current leader.
     pub fn for_scheduler(&self) -> Result<Arc<ServerConfig>, TlsError> {
         self.server(Clients::Verified)
     }

@@ -114,6 +114,7 @@ impl Cluster {
     }
 
     fn act<R>(&self, mut state: MutexGuard<'_, State>, act: impl FnOnce(&mut ClusterIndex) -> R) -> R {
+        // Policies are taken at each access, so that no decision rests on outdated ones.
         state.index.nodes().set_policies(&self.policies.current());
         let result = act(&mut state.index);
         let effects = state.index.take_effects();

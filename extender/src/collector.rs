@@ -43,7 +43,6 @@ struct QuotaLabels {
     resource: &'static str,
 }
 
-/// Collects the series of the term.
 #[derive(Debug)]
 pub struct TermCollector {
     standing: Arc<CurrentTerm>,

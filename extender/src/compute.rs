@@ -5,7 +5,6 @@ use kerf_core::packing::fraction::CpuMilli;
 use kerf_core::units::MemoryMib;
 use std::collections::BTreeMap;
 
-/// An amount of CPU and memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Compute {
     pub cpu: CpuMilli,

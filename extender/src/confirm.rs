@@ -36,6 +36,7 @@ async fn confirm(term: &Arc<Term>) {
 
 async fn confirm_one(term: &Arc<Term>, uid: PodUid) {
     let Some(key) = term.with(|index| index.reserving().reserved_pod(&uid)) else { return };
+    // The time is read before the request, because the answer may be as old as that.
     let asked = Instant::now();
     match timeout(TIMEOUT, binding::pod(&term.client, &key, &uid)).await {
         Ok(Ok(None)) => term.with(|index| index.pod_gone(&uid)),

@@ -73,6 +73,7 @@ pub fn filter<'n>(
     scheduling.expire(now);
     scheduling.forget_assumed(&pod.uid);
     scheduling.unschedulable().looked_at(&pod.uid);
+    // A reservation comes first, because a pod that has one is refused on every other node.
     if let Some(place) = reserved(index, pod, offered) {
         return only(offered, &place);
     }

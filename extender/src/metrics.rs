@@ -167,8 +167,8 @@ impl Metrics {
 
     /// Sets the number of nodes in each layout state, from the states of all nodes with a layout of NVIDIA's device
     /// plugin.
-    // A state that no node has any longer must lose its series.
     pub fn layouts(&self, states: impl Iterator<Item = &'static str>) {
+        // A state that no node has any longer must lose its series.
         self.layouts.clear();
         for state in states {
             self.layouts.get_or_create(&LayoutLabels { state }).inc();

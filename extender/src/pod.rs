@@ -48,7 +48,6 @@ pub struct PodSpecView {
     pub priority_class_name: Option<String>,
     #[serde(default)]
     pub service_account_name: Option<String>,
-    /// The labels that its node must have.
     #[serde(default)]
     pub node_selector: BTreeMap<String, String>,
     #[serde(default)]
@@ -72,7 +71,6 @@ pub struct PodSpecView {
 pub struct Counted {
     /// The kind of the pod's first slice, as far as it is known.
     pub kind: KindLabel,
-    /// When the pod was created.
     pub created: Option<Timestamp>,
 }
 
@@ -90,7 +88,6 @@ impl Counted {
 pub struct KnownPod {
     pub uid: PodUid,
     pub key: PodKey,
-    /// The node that it is bound to.
     pub node: Option<NodeName>,
     /// All its containers have ended for good: `Succeeded` or `Failed`.
     pub ended: bool,
@@ -134,7 +131,6 @@ impl KnownPod {
         self
     }
 
-    /// What metrics count it by.
     #[must_use]
     pub fn counted(&self) -> Counted {
         Counted { kind: self.template.kind, created: self.created }

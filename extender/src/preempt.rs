@@ -62,6 +62,7 @@ pub fn preempt<'n>(
     index.scheduling().expire(now);
     let mut answer = Preempted { kept: Vec::new(), spared: Vec::new() };
     let on_all = spared_everywhere(index, pod, plans, now);
+    // The pod's own assumed place must not count against it. It stays if room is already being made for the pod.
     if on_all.is_none() {
         index.scheduling().forget_assumed(&pod.uid);
     }

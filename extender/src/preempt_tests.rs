@@ -115,7 +115,7 @@ fn a_slice_that_its_pod_is_leaving_counts_as_free_and_that_of_a_stranger_does_no
     index.report("n");
     assert!(filter(&mut index, &p, &["n"], Instant::now()).fitting.is_empty());
     assert_eq!(answer(&mut index, &p, "n", &["cpu"]), Ok(()), "it is gone");
-    // Another leader cannot tell which pod holds it.
+    // Another leader has no record of the pod that holds it.
     let mut successor = index.succeeded_by(ClusterIndex::new(2, Terms::default()));
     successor.connect();
     assert_eq!(answer(&mut successor, &p, "n", &["cpu"]), FULL);

@@ -33,6 +33,7 @@ async fn round(term: &Arc<Term>, count: &mut u64, now: Instant) {
     let (woken, epoch) = term.with(|index| (index.requeue(now), index.leadership().epoch()));
     let numbered = woken.into_iter().map(|(uid, key)| {
         *count += 1;
+        // Each mark is a new value, because the scheduler retries the pod only if the write changes it.
         (uid, key, format!("{epoch}.{count}"))
     });
     futures::stream::iter(numbered.collect::<Vec<_>>())

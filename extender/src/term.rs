@@ -74,9 +74,7 @@ pub struct Term {
     /// The term's number within this process.
     number: u64,
     pub metrics: Metrics,
-    /// The admins' policies in their current version.
     pub policies: PolicySource,
-    /// Limits how many Bindings are under way at once.
     pub in_flight: Arc<InFlight>,
     /// Writes the term's Events about pods.
     pub events: Recorder,
@@ -171,7 +169,6 @@ impl Term {
         let _ = self.lease_uid.set(uid);
     }
 
-    /// Sets the deadline of the term's Lease.
     pub fn set_deadline(&self, deadline: Deadline) {
         // A term has one deadline, so a second call would be a mistake and is ignored.
         let _ = self.deadline.set(deadline);
@@ -196,7 +193,6 @@ impl Term {
         format!("{uid}/{epoch}")
     }
 
-    /// The term's number within this process.
     #[must_use]
     pub fn number(&self) -> u64 {
         self.number
@@ -213,7 +209,6 @@ impl Term {
         self.cluster.with_term(self.number, act).ok()
     }
 
-    /// Waits until `holds` is true for the index.
     pub async fn until(&self, holds: impl Fn(&ClusterIndex) -> bool) {
         self.cluster.until(holds).await;
     }
@@ -267,6 +262,7 @@ impl Term {
     /// Sends an order that no bind waits for.
     async fn order(self: Arc<Self>, NodeOrder { node, connection, order }: NodeOrder) {
         let sent = async {
+            // The order rests on the copy of this connection, so it must not be sent over a later one.
             let found = self.cluster.agents.connection(&node).filter(|found| found.id() == connection)?;
             found.order(&order).await.ok()
         };

@@ -7,10 +7,11 @@
 //! Pods of one template that were offered the same nodes have room if one of them has. So only the longest pending pod
 //! of such a group is checked.
 //!
-//! A pod keeps its turn until it has a place or is gone. The scheduler tries pods again in an order of its own, those that failed often
-//! later than others, so a turn that ended with each try would let pods that came later pass again and again.
+//! A pod keeps its turn until it has a place or is gone. The scheduler retries pods in its own order, and those that
+//! failed often come later. If a turn ended with each try, pods that came later would overtake such a pod again and
+//! again.
 //!
-//! A call may fail. Then the pod waits on, and is called again later and later: one that cannot be called is in nobody's way.
+//! A requeue may fail. The pod is then requeued again, after pauses that grow, so that it does not block other pods.
 
 use crate::ask::Ask;
 use hashbrown::HashMap;
@@ -19,14 +20,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// The most pods that are remembered; beyond it those that came last are left to the scheduler's own rounds.
+/// The most pods that are remembered. Beyond it the last ones are forgotten, and the scheduler retries them on its own.
 const MOST: usize = 10_000;
 /// The first pause after a failed requeue; it doubles with each failure.
 const PAUSE: Duration = Duration::from_secs(1);
 /// How many times the pause doubles.
 const DOUBLINGS: u32 = 6;
 
-/// A pod's turn: who was refused earlier for the first time has a lower number.
+/// A pod's turn. The earlier its first refusal, the lower the number.
 pub type Turn = u64;
 
 /// A pod that is pending for room.
@@ -71,7 +72,7 @@ struct Called {
 pub struct Unschedulable {
     pods: BTreeMap<Turn, Waiter>,
     turns: HashMap<PodUid, Turn>,
-    /// The turns of pods that were refused and have no place yet, also while they are looked at.
+    /// The turns of pods that were refused and have no place yet, even while a filter decides about them.
     firsts: HashMap<PodUid, Turn>,
     groups: HashMap<u64, Group>,
     /// The groups of each request's text.
@@ -126,7 +127,7 @@ impl Unschedulable {
         self.last
     }
 
-    /// A pod waits for its turn.
+    /// Puts a pod in line.
     fn keep(&mut self, turn: Turn, waiter: Waiter, held_back: bool) {
         if let Some(group) = self.groups.get_mut(&waiter.group) {
             group.search.held_back = held_back;
@@ -173,13 +174,13 @@ impl Unschedulable {
         waiter.is_some_and(|waiter| self.groups[&waiter.group].search.offered.contains(node))
     }
 
-    /// A pod has a place or is gone.
+    /// Forgets a pod that has a place or is gone.
     pub fn forget(&mut self, uid: &PodUid) {
         self.looked_at(uid);
         self.firsts.remove(uid);
     }
 
-    /// A pod is being looked at. If it is refused again it has its turn still.
+    /// Takes a pod out of line while a filter decides about it. It keeps its turn in case it is refused again.
     pub fn looked_at(&mut self, uid: &PodUid) {
         if let Some(turn) = self.turns.get(uid).copied() {
             self.remove(turn);

@@ -22,7 +22,7 @@ fn pods_of_one_template_with_the_same_nodes_are_one_group() {
     assert_eq!(firsts, [first, alone, elsewhere].into());
     assert_eq!([first, next, alone].map(|turn| waiting.next_of(turn)), [Some(next), None, None]);
 
-    // Who is looked at and refused again keeps its turn.
+    // A pod that is filtered and refused again keeps its turn.
     waiting.looked_at(&"a".into());
     assert_eq!((waiting.turn_of(&"a".into()), waiting.pods().count()), (None, 3));
     let again = refuse(&mut waiting, "a", &small, &["n", "m"]);

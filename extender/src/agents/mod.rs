@@ -18,7 +18,8 @@ use session::Sessions;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-/// Limits for connections on which no agent has sent its request: the same as the protocol's own for those without a Hello.
+/// Limits for connections on which no agent has sent its request. They equal the protocol's own limits for connections
+/// without a Hello.
 const LIMITS: UpgradeLimits = UpgradeLimits { connections: NOT_GREETED, timeout: HELLO_TIMEOUT };
 
 /// The server that agents connect to.

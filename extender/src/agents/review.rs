@@ -58,7 +58,6 @@ impl Access {
     }
 }
 
-/// Reviews tokens with the API server.
 #[derive(Debug)]
 pub struct Reviewer {
     api: Api<TokenReview>,
@@ -69,7 +68,6 @@ pub struct Reviewer {
     logged: Mutex<Option<Instant>>,
 }
 
-/// The reasons to refuse an agent.
 #[derive(Debug, Error)]
 enum Refusal {
     #[error("no token was sent")]
@@ -153,6 +151,8 @@ impl Reviewer {
     }
 
     fn node_of(&self, status: TokenReviewStatus) -> Result<NodeName, Refusal> {
+        // An API server whose authenticator ignores audiences returns none. Its answer must not admit an agent, because
+        // the token may be for another service.
         let is_for_us = status.audiences.unwrap_or_default().iter().any(|audience| audience == AUDIENCE);
         if status.authenticated != Some(true) || !is_for_us {
             return Err(Refusal::Invalid(status.error.unwrap_or_default()));
@@ -169,7 +169,6 @@ impl Reviewer {
     }
 }
 
-/// The bearer token of a request.
 fn bearer(headers: &HeaderMap) -> Option<&str> {
     let (scheme, token) = headers.get(AUTHORIZATION)?.to_str().ok()?.split_once(' ')?;
     let token = token.trim();

@@ -29,6 +29,7 @@ impl Agents for Sessions {
 
     fn changed(&self, connection: &Connection, change: Result<Change, Unreadable>) -> Result<(), Unreadable> {
         let slices = self.show(connection, change);
+        // Each change is within the limit, but the changes of one connection could add up to more.
         if slices > SLICES {
             return Err(Unreadable::over_limit("slices", format_args!("{slices} entries"), SLICES));
         }

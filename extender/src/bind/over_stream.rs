@@ -44,6 +44,7 @@ impl Bind {
     ) -> Result<(), BindError> {
         let (proposal, connection) = self.propose(term, ask)?;
         let unanswered = ApiFailure { bind: self.clone(), term: term.clone(), connection };
+        // The proposal rests on the copy of this connection, so it must not be sent over a later one.
         let connection = term.cluster.agents.connection(&self.node).filter(|found| found.id() == connection);
         let connection = connection.ok_or(BindFailure::Disconnected)?;
         StreamBind::new(self, term, connection, proposal, unanswered, gate).run().await
@@ -192,7 +193,7 @@ impl<'b> StreamBind<'b> {
             }
         };
         tokio::select! {
-            // In this order, so that a closing term wins over an answer, and an answer over the gate's end.
+            // The order matters: a closing term wins over an answer, and an answer wins over the gate's end.
             biased;
             () = self.term.closing.cancelled() => self.on(&Input::Closing),
             answer = answer => {
@@ -225,6 +226,7 @@ impl<'b> StreamBind<'b> {
         if let OrderKind::Mark { uid, .. } = &order.kind {
             self.term.with(|index| index.reserving().stages().set_ready(uid, std::time::Instant::now()));
         }
+        // The bind waits for the answers to `Reserve` and `Mark` only.
         if !matches!(order.kind, OrderKind::Reserve(_) | OrderKind::Mark { .. }) {
             self.tell(order);
             return Vec::new();
@@ -274,7 +276,7 @@ impl<'b> StreamBind<'b> {
 }
 
 impl Drop for StreamBind<'_> {
-    /// If the scheduler hung up after the mark, this tells the agent that no Binding will come.
+    /// If the scheduler hung up after the mark, this sends the outcome to the agent: no Binding will come.
     fn drop(&mut self) {
         for action in self.on(&Input::GateOver) {
             if let Action::Send(order) = action {

@@ -67,6 +67,7 @@ impl Scheduling<'_> {
         known: &mut Alternatives,
     ) -> Option<AnotherKind> {
         let ask = pod.ask().ok()?;
+        // Another kind would not help a pod that its namespace's quota holds back.
         self.within_quota(&ask).ok()?;
         let alternatives = known.entry(ask.text.clone()).or_insert_with(|| self.alternatives(&pod.uid, &ask));
         let (anew, places) = alternatives.as_ref()?;

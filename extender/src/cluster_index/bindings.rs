@@ -164,7 +164,6 @@ impl Bindings {
         self.pending.remove(uid)
     }
 
-    /// Records that the pod is bound.
     pub(super) fn set_bound(&mut self, uid: &PodUid) {
         self.forget(uid);
         self.bound.insert(uid.clone());

@@ -29,7 +29,6 @@ pub struct Effects {
     pub progress: bool,
 }
 
-/// A pod that is to be evicted.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Eviction {
     pub uid: PodUid,
@@ -41,28 +40,21 @@ pub struct Eviction {
     pub makes_room_for_pod: PodKey,
 }
 
-/// A reservation that was released.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Released {
     pub uid: PodUid,
     pub pod: PodKey,
-    /// The node that it was on.
     pub node: NodeName,
     pub reason: ReleaseReason,
 }
 
-/// Why a reservation was released.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ReleaseReason {
-    /// The pod was deleted.
     Gone,
-    /// The pod has ended.
     Ended,
-    /// The pod was bound to another node.
     BoundElsewhere,
     /// The scheduler no longer offers the node for the pod, or its agent does not serve.
     NodeUnusable,
-    /// The pod was not bound within the reservation's lifetime.
     Expired,
     /// It was unused, and blocked a pod that is being bound.
     Blocking,

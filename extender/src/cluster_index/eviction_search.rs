@@ -43,6 +43,8 @@ impl EvictionSearch<'_> {
             let Some(pod) = self.pods.get(uid) else { return false };
             let Some(to) = pod.template.movable_to.as_ref() else { return false };
             let has_compute = || self.objects.machine(name, node.compute).left().covers(pod.template.compute);
+            // On its own node the pod finds the CPU and memory that its eviction frees, so only other nodes are
+            // checked.
             to.admit(name, self.objects.labels(name), self.objects.taints(name))
                 && (left == name || has_compute())
         };

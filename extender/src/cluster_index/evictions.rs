@@ -14,7 +14,6 @@ pub(super) enum MakingRoom {
     Begun(Begun),
 }
 
-/// An eviction that was begun for a pod.
 #[derive(Debug, Clone)]
 pub(super) struct Begun {
     pub evicted: PodUid,
@@ -35,7 +34,6 @@ pub(super) struct Evictions {
 }
 
 impl Evictions {
-    /// Turns evictions off for good.
     pub fn forbid(&mut self) {
         self.are_forbidden = true;
     }
@@ -71,7 +69,6 @@ impl Evictions {
         true
     }
 
-    /// Forgets the evictions of this leader.
     pub fn end_term(&mut self) {
         self.by_pod.clear();
     }

@@ -24,12 +24,10 @@ impl<K: Clone + Eq + Hash> List<K> {
         self.is_awaited = true;
     }
 
-    /// Whether answers wait for the end of a list.
     pub fn is_awaited(&self) -> bool {
         self.is_awaited
     }
 
-    /// Whether a list has ended.
     pub fn has_ended(&self) -> bool {
         self.has_ended
     }

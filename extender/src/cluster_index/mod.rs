@@ -75,7 +75,6 @@ use std::time::Instant;
 pub struct ClusterIndex {
     leadership: Leadership,
     managed: ManagedNodes,
-    /// What the Node objects say.
     objects: NodeObjects,
     /// What NVIDIA's device plugin serves.
     static_nodes: StaticNodes,
@@ -173,14 +172,12 @@ impl ClusterIndex {
         RoomMaker { scheduling, evictions: &mut self.evictions, effects: &mut self.effects }
     }
 
-    /// The nodes as they will be once pods have left them.
     #[must_use]
     pub fn preemption(&self) -> Preemption<'_> {
         let Self { managed, static_nodes, pods, quotas, assumed, .. } = self;
         Preemption { managed, static_nodes, pods, quotas, assumed }
     }
 
-    /// The policies of nodes by the admins' documents.
     #[must_use]
     pub fn node_policies(&self) -> NodePolicies<'_> {
         let Self { managed, objects, quotas, .. } = self;

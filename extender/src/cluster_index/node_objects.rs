@@ -52,17 +52,14 @@ impl NodeObjects {
         self.unlabelled_list.await_end();
     }
 
-    /// Whether answers wait for a list.
     pub(super) fn are_awaited(&self) -> bool {
         self.list.is_awaited() || self.unlabelled_list.is_awaited()
     }
 
-    /// Starts a list of all Nodes.
     pub fn begin_list(&mut self) {
         self.list.begin();
     }
 
-    /// Adds a Node to the list that is under way.
     pub(super) fn add_to_list(&mut self, name: &NodeName) {
         self.list.add(name);
     }
@@ -104,8 +101,8 @@ impl NodeObjects {
         }
     }
 
-    /// Sets whether the Node takes no new pods. The scheduler applies that rule itself, and pods may tolerate it, so the
-    /// node is not refused here. But its free slices do not count as room for pending pods.
+    /// Sets whether the Node takes no new pods. The scheduler applies that rule itself, and pods may tolerate it, so
+    /// the node is not refused here. But its free slices do not count as room for pending pods.
     pub fn set_closed(&mut self, name: NodeName, is_closed: bool) {
         if is_closed {
             self.closed.insert(name);
@@ -114,7 +111,6 @@ impl NodeObjects {
         }
     }
 
-    /// Sets whether pods may run in user namespaces on the Node.
     pub(super) fn set_user_namespaces(&mut self, name: &NodeName, has_them: bool) {
         if has_them {
             self.without_user_namespaces.remove(name);
@@ -156,18 +152,15 @@ impl NodeObjects {
         Machine { size, taken: self.unlabelled.on(name).plus(reserved) }
     }
 
-    /// Updates a pod without kerf's label.
     pub(super) fn show_unlabelled(&mut self, pod: &KnownPod) {
         self.unlabelled_list.add(&pod.uid);
         self.unlabelled.show(pod);
     }
 
-    /// Removes a pod without kerf's label.
     pub(super) fn hide_unlabelled(&mut self, uid: &PodUid) {
         self.unlabelled.hide(uid);
     }
 
-    /// Starts a list of all pods without kerf's label.
     pub fn begin_unlabelled_list(&mut self) {
         self.unlabelled_list.begin();
     }

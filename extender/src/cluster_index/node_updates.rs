@@ -28,7 +28,6 @@ pub struct NodeUpdates<'i> {
 }
 
 impl NodeUpdates<'_> {
-    /// Starts a list of all `GpuNodes`.
     pub fn begin_gpu_node_list(&mut self) {
         self.managed.begin_list();
     }
@@ -48,6 +47,7 @@ impl NodeUpdates<'_> {
             return;
         }
         self.remove_gpu_node(&name);
+        // The node is managed from now on, because it has a GpuNode, so reservations of static devices no longer apply.
         self.static_nodes.release_on(&name);
         self.managed.add(&name, shown, self.objects.has_user_namespaces(&name));
         self.settle(&name);
@@ -63,7 +63,6 @@ impl NodeUpdates<'_> {
         }
     }
 
-    /// Sets whether pods may run in user namespaces on the Node of this name.
     pub fn show_user_namespaces(&mut self, name: &NodeName, has_them: bool) {
         self.objects.set_user_namespaces(name, has_them);
         if self.managed.set_user_namespaces(name, self.objects.has_user_namespaces(name)) {

@@ -12,7 +12,6 @@ use kerf_core::names::{NodeName, PodKey, PodUid};
 use std::time::Instant;
 
 impl ClusterIndex {
-    /// Starts a list of all pods with kerf's label.
     pub fn begin_pod_list(&mut self) {
         self.pods.begin_list();
     }
@@ -94,7 +93,7 @@ impl ClusterIndex {
         }
     }
 
-    /// Checks everything again, to find what an event should have reported but did not.
+    /// Checks everything again, to find changes that no event has reported.
     pub fn resync(&mut self, now: Instant) {
         self.nodes().look_into_unknown();
         self.effects.unconfirmed.extend(self.bindings.over(now).cloned());
@@ -110,6 +109,7 @@ impl ClusterIndex {
             self.forget_scheduling(&pod.uid);
         }
         let uid = pod.uid.clone();
+        // A pod counts as demand when it is first seen. Otherwise each event would count it again.
         if let (false, Ok(ask)) = (self.pods.contains(&uid), pod.ask()) {
             let slice = only_slice(&ask).or_else(|| self.managed.slice_of_any_kind(&uid, &ask));
             if let Some(slice) = slice {
@@ -134,7 +134,6 @@ impl ClusterIndex {
         self.scheduling().forget_assumed(uid);
     }
 
-    /// Removes all that is known of a pod.
     pub(super) fn remove_pod(&mut self, uid: &PodUid) -> Option<KnownPod> {
         let known = self.pods.remove(uid)?;
         self.nodes().charge_pod(uid, Some(&known));

@@ -7,7 +7,6 @@ use crate::template::Template;
 use hashbrown::{HashMap, HashSet};
 use kerf_core::names::{NodeName, PodKey, PodUid};
 
-/// The pods with kerf's label.
 #[derive(Debug, Default)]
 pub struct Pods {
     known: HashMap<PodUid, KnownPod>,
@@ -40,7 +39,6 @@ impl Pods {
         self.known.get_key_value(uid).map(|(uid, _)| uid)
     }
 
-    /// Starts a list of all pods.
     pub fn begin_list(&mut self) {
         self.list.begin();
     }
@@ -57,7 +55,6 @@ impl Pods {
         self.list.has_ended()
     }
 
-    /// Records that the watch shows a pod.
     pub fn set_watched(&mut self, uid: &PodUid) {
         self.list.add(uid);
         self.strays.remove(uid);
@@ -68,7 +65,6 @@ impl Pods {
         self.strays.insert(uid.clone());
     }
 
-    /// Whether the watch shows a pod.
     pub fn is_watched(&self, uid: &PodUid) -> bool {
         self.known.contains_key(uid) && !self.strays.contains(uid)
     }
@@ -102,7 +98,6 @@ impl Pods {
         self.hidden.contains(uid) || self.known.get(uid).is_some_and(|pod| pod.deleting)
     }
 
-    /// Whether a pod is known to have a node.
     pub fn is_bound(&self, uid: &PodUid) -> bool {
         self.known.get(uid).is_some_and(|pod| pod.node.is_some())
     }
@@ -148,7 +143,6 @@ impl Pods {
         self.update_evictable(uid);
     }
 
-    /// Removes all that is known of a pod.
     pub fn remove(&mut self, uid: &PodUid) -> Option<KnownPod> {
         let known = self.known.remove(uid)?;
         self.evictable.remove(uid);

@@ -87,7 +87,7 @@ impl Preemption<'_> {
     }
 
     /// The first of `offered` nodes where a pod fits once the leaving pods are gone, with the kinds and the leaving
-    /// pods. Places where other pods are assumed stay theirs.
+    /// pods. Places where other pods are assumed do not count as free.
     ///
     /// A controller recreates a pod milliseconds after the former one is gone. No pod needs to be evicted for it.
     pub(super) fn place_being_left(

@@ -15,12 +15,10 @@ use kerf_core::packing::{KindPlan, SchedulerVerdict};
 /// What the scheduler's request offered.
 #[derive(Debug, Clone, Copy)]
 pub struct Offer<'o> {
-    /// The nodes that it offered.
     pub nodes: &'o [&'o str],
     /// Whether these are all nodes that pass its own checks. They are not for a nominated pod: the scheduler offers its
     /// node alone.
     pub is_complete: bool,
-    /// The taints that the pod tolerates.
     pub tolerated: &'o [Toleration],
 }
 

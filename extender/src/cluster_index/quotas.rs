@@ -73,8 +73,8 @@ impl Quotas {
         true
     }
 
-    /// How much of each quota is used. Tenants create namespaces, so only those that an admin's policy names appear by
-    /// name; the number of series stays bounded.
+    /// How much of each quota is used. Only namespaces that an admin's policy names appear by name, so that the number
+    /// of series stays bounded: tenants create namespaces.
     pub(super) fn uses(&self) -> Vec<QuotaUse> {
         let mut uses = Vec::new();
         let limiting = self.policies.pods.iter().filter(|policy| !policy.spec().quota.is_unlimited());
@@ -160,7 +160,6 @@ impl Quotas {
         self.payer(ask).is_some()
     }
 
-    /// Whether any quota limits anything.
     pub(super) fn are_limited(&self) -> bool {
         self.limited
     }

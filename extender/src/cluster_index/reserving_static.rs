@@ -29,6 +29,7 @@ impl Reserving<'_> {
             return Err(Refusal::NoAgent.into());
         }
         let spot = self.nodes.static_nodes.place_to_reserve(name.as_str(), uid, &ask)?;
+        // A reservation that the pod already has is charged already.
         if is_new {
             self.nodes.quotas.admit_reservation(&ask, spot.charge)?;
         }

@@ -75,8 +75,8 @@ impl Scheduling<'_> {
     pub(super) fn may_be_served(&mut self, uid: &PodUid, ask: &Ask) -> bool {
         self.open_nodes().iter().any(|name| {
             let refusal = match self.place(name.as_str(), uid, ask) {
-                // Judges by the GPUs that the agent reported last, so that a node that never comes back does not keep
-                // the pod hoping.
+                // The GPUs that the agent reported last decide. Otherwise a node that never comes back would count as
+                // one that could serve any pod.
                 Err(Refusal::AgentNotReady) => {
                     let node = self.managed.get(name);
                     node.and_then(|node| node.shown_fit(ask, self.managed.fleet()).err())
@@ -93,13 +93,11 @@ impl Scheduling<'_> {
         self.assuming().assume(name, AssumedPod { pod, ask, choice, until, leaving: None, charged: None });
     }
 
-    /// The node on which a pod is assumed.
     #[must_use]
     pub fn assumed_on(&self, uid: &PodUid) -> Option<&NodeName> {
         self.assumed.node_of(uid)
     }
 
-    /// Whether a pod has a reservation.
     pub(super) fn is_reserved(&self, uid: &PodUid) -> bool {
         self.managed.reservations().has(uid) || self.static_nodes.reservation(uid).is_some()
     }

@@ -42,7 +42,6 @@ impl NodeUpdates<'_> {
         }
     }
 
-    /// Updates a pod without kerf's label.
     pub fn show_unlabelled(&mut self, pod: &KnownPod) {
         self.objects.show_unlabelled(pod);
         self.hold(pod, PodWatch::Unlabelled);
@@ -114,7 +113,6 @@ impl NodeUpdates<'_> {
         }
     }
 
-    /// Whether this is a static node.
     #[must_use]
     pub fn is_static(&self, name: &NodeName) -> bool {
         self.static_nodes.contains(name.as_str()) && !self.managed.contains(name.as_str())

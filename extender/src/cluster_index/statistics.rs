@@ -77,7 +77,6 @@ impl<'i> Statistics<'i> {
         serving.chain(self.never_started().map(|name| (name, Unserved::NoAgent))).collect()
     }
 
-    /// The number of managed nodes.
     #[must_use]
     pub fn managed_nodes(&self) -> usize {
         self.managed.count() + self.never_started().count()

@@ -15,11 +15,11 @@
 //! - What pods hold of static nodes, and which nodes are being changed: a device may be held by a pod that the watch
 //!   has not shown. No pod is bound to a static node until Nodes and pods were listed in this term.
 //! - Epochs: the Lease's own and the ConfigMap's are read in each term. Those that agents have reported are kept.
-//! - CPU, memory, taints, labels; pending pods: they rank nodes and requeue pods; kube-scheduler and the agents
-//!   decide.
-//! - Bindings that the predecessor sent, if it vanished: the API server may not have processed one yet. On a managed node
-//!   the agent has a mark for the Binding, and keeps the reservation. Static nodes have no such record, so nothing is
-//!   reserved there until no request of the predecessor can live any longer.
+//! - CPU, memory, taints, labels and pending pods: they may be stale, because they only rank nodes and requeue pods.
+//!   kube-scheduler and the agents decide.
+//! - Bindings that the predecessor sent, if it vanished: the API server may not have processed one yet. On a managed
+//!   node the agent has a mark for the Binding, and keeps the reservation. Static nodes have no such record, so nothing
+//!   is reserved there until no request of the predecessor can live any longer.
 //! - Quotas: copies have all reservations. A bound pod that the watch has not shown yet is in its node's copy, as
 //!   long as the agent is connected.
 
@@ -76,8 +76,8 @@ impl ClusterIndex {
     }
 
     /// Whether a successor may go on at once: no Binding of this leader, or of one before it, may still be made that no
-    /// agent knows of. Where there is no static node a leader that vanished has left none, and its successor need not
-    /// keep the Lease from the next one.
+    /// agent has a mark of. Where there is no static node a leader that vanished has left none, and its successor need
+    /// not keep the Lease from the next one.
     #[must_use]
     pub fn leaves_nothing_under_way(&self) -> bool {
         let may_have_static_nodes = !self.is_listed() || self.has_static_nodes();

@@ -192,7 +192,7 @@ impl World {
         self.follow_up();
     }
 
-    /// Sends the ordered releases, and looks up the pods that the index wants confirmed.
+    /// Sends the ordered releases, and looks up the pods that the index has not confirmed.
     fn follow_up(&mut self) {
         let mut effects = self.index.take_effects();
         for uid in effects.unconfirmed {

@@ -30,8 +30,8 @@ impl LeaseSettings {
         self.duration / 5
     }
 
-    /// The pause after a renewal that failed. What is left until the leader gives up is short: an API server that does not answer for
-    /// seconds fails two renewals in a row.
+    /// The pause after a renewal that failed. It is short, because an API server that does not answer for seconds fails
+    /// two renewals in a row, and little time is left then until the leader gives up.
     fn renew_again_after(&self) -> Duration {
         self.renew_every() / 4
     }
@@ -88,7 +88,6 @@ impl Held {
         &self.deadline
     }
 
-    /// How the former leader ended.
     #[must_use]
     pub fn former(&self) -> Former {
         self.former
@@ -238,6 +237,7 @@ impl Candidate {
     /// Renews once. Returns `false` if another replica has the Lease.
     async fn renew(&self, held: &mut Held) -> Result<bool, kube::Error> {
         loop {
+            // The deadline counts from before the request, because other replicas may see the renewal from then on.
             let now = Instant::now();
             let mut lease = held.lease.clone();
             lease.spec = Some(self.spec(held, &lease));
@@ -247,7 +247,8 @@ impl Candidate {
                     held.deadline.extend(now + self.settings.give_up_after());
                     return Ok(true);
                 }
-                // Whatever the Lease says, the deadline counts from a renewal that was answered: it is renewed again, as it is now.
+                // The deadline counts only from a renewal that was answered, so a Lease that is still this replica's is
+                // renewed again at once.
                 Err(kube::Error::Api(status)) if status.code == 409 || status.code == 404 => {
                     if !self.is_still_ours(held).await? {
                         return Ok(false);

@@ -1,4 +1,4 @@
-//! The `preempt` verb: kube-scheduler calls it when it has chosen whom it could evict, and before it evicts.
+//! The `preempt` verb: kube-scheduler calls it after it has chosen possible victims, and before it evicts them.
 
 use super::{Answer, NOT_LEADER, Shared, json, unreadable};
 use crate::filter::Candidate;
@@ -80,7 +80,7 @@ async fn answer(shared: &Shared, body: &[u8]) -> Answer {
     (json(&args.leave(Some(&kept))), pod.kind(), outcome)
 }
 
-/// Decides. Retries for a moment before it refuses what another pod's end would change.
+/// Decides. It retries for a moment before it refuses, if the end of another pod would change the answer.
 async fn decide<'n>(term: &Arc<Term>, lag: &Lag, pod: &Candidate, plans: &[Plan<'n>]) -> Preempted<'n> {
     let began = Instant::now();
     let look = || term.with(|index| preempt::preempt(index, pod, plans, Instant::now()));

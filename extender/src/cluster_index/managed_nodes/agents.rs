@@ -20,7 +20,6 @@ pub(crate) struct NodeCopy {
     connection: Option<u64>,
     /// What the agent has reported. While there is an [`IndexedNode`], status and policy are stored there instead.
     state: NodeState,
-    /// Whether its last report could not be read.
     is_unreadable: bool,
     /// Whether it is late with an answer.
     is_unresponsive: bool,
@@ -86,7 +85,6 @@ impl NodeCopy {
         self.proposals.extract_if(.., |proposed| proposed.proposal.owner.uid == *uid).next()
     }
 
-    /// The number of proposals without an answer.
     pub fn proposal_count(&self) -> usize {
         self.proposals.len()
     }
@@ -147,7 +145,6 @@ impl NodeCopy {
         self.swap(node);
     }
 
-    /// Whether the agent accepts reservations.
     fn accepts(&self) -> Result<(), Refusal> {
         match self.connection {
             None => Err(Refusal::NotConnected),
@@ -171,7 +168,6 @@ impl Agents {
         self.0.get_mut(name)
     }
 
-    /// The id of the connection of a node's agent, if it is connected.
     pub fn connection_of(&self, name: &NodeName) -> Option<u64> {
         self.0.get(name)?.connection
     }
@@ -202,7 +198,6 @@ impl Agents {
         changed.map(|(name, copy)| (name.clone(), !copy.is_unresponsive)).collect()
     }
 
-    /// The number of proposals without an answer.
     pub fn proposal_count(&self) -> usize {
         self.0.values().map(NodeCopy::proposal_count).sum()
     }

@@ -39,7 +39,6 @@ pub struct ManagedNodes {
     agents: Agents,
     /// The MIG GPUs of all serving nodes, because the cost of a place depends on what is left elsewhere.
     fleet: Fleet,
-    /// The shared GPUs of all nodes.
     fractions: Fractions,
     reservations: Reservations,
     list: List<NodeName>,
@@ -89,7 +88,6 @@ impl ManagedNodes {
         &mut self.reservations
     }
 
-    /// Starts a list of all `GpuNodes`.
     pub(super) fn begin_list(&mut self) {
         self.list.begin();
     }
@@ -149,7 +147,7 @@ impl ManagedNodes {
     }
 
     /// The best place for `ask` on a node, beside all reservations and assumed pods; `None` if there is no such node.
-    /// The cost of a share depends also on the CPU and memory that the pod wants.
+    /// The cost of a share depends also on the CPU and memory that the pod asks for.
     pub(super) fn place(
         &mut self,
         name: &str,
@@ -177,8 +175,8 @@ impl ManagedNodes {
         (self.nodes.read(assumed, &self.fleet), &self.fleet)
     }
 
-    /// The move by which `request` gets room at the lowest cost: from where a pod has to leave. Pods leave and come only
-    /// on `offered` nodes.
+    /// The move by which `request` gets room at the lowest cost: from where a pod has to leave. Pods leave and come
+    /// only on `offered` nodes.
     pub(super) fn best_move<'o>(
         &mut self,
         request: &ContainerRequest,
@@ -332,12 +330,10 @@ impl ManagedNodes {
         self.agents.changed(unresponsive)
     }
 
-    /// The nodes whose agents are connected.
     pub(super) fn connected(&self) -> Vec<NodeName> {
         self.agents.names()
     }
 
-    /// The number of proposals without an answer.
     pub(super) fn proposal_count(&self) -> usize {
         self.agents.proposal_count()
     }

@@ -57,7 +57,6 @@ pub struct WrittenPolicy {
     pub policy: Option<NodePolicy>,
 }
 
-/// A pod's place on a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Found {
     pub place: Place,

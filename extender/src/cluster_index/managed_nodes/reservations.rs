@@ -4,7 +4,6 @@ use hashbrown::{HashMap, HashSet};
 use kerf_core::names::{NodeName, PodUid};
 use std::time::{Duration, Instant};
 
-/// The reservations on managed nodes.
 #[derive(Debug, Default)]
 pub struct Reservations {
     nodes: HashMap<PodUid, NodeName>,
@@ -61,8 +60,8 @@ impl Reservations {
         self.nodes.len()
     }
 
-    /// The pods that are not bound. A pod for which `is_bound` is true is not asked about again, because no pod is unbound
-    /// again. Most reservations are those of bound pods.
+    /// The pods that are not bound. A pod for which `is_bound` is true is not asked about again, because no pod is
+    /// unbound again. Most reservations are those of bound pods.
     pub fn unbound(&mut self, is_bound: impl Fn(&PodUid) -> bool) -> impl Iterator<Item = &PodUid> {
         self.unbound.retain(|uid| !is_bound(uid));
         self.unbound.iter()
@@ -70,19 +69,21 @@ impl Reservations {
 
     /// Starts the clock at a pod's first proposal.
     pub fn start_stages(&mut self, uid: &PodUid, now: Instant) {
+        // Stages are removed with the reservation, so a pod without one would leave them behind.
         if self.has(uid) {
             self.stages.insert(uid.clone(), StageTimes { reserved: now, accepted: None, ready: None });
         }
     }
 
-    /// The agent has accepted a pod's proposal.
+    /// Records that the agent has accepted a pod's proposal. Only the first call counts, because a later bind renews
+    /// the same reservation.
     pub fn set_accepted(&mut self, uid: &PodUid, now: Instant) {
         if let Some(times) = self.stages.get_mut(uid) {
             times.accepted.get_or_insert(now);
         }
     }
 
-    /// The agent has reported that all of a pod's slices are ready.
+    /// Records that the agent has reported all of a pod's slices as ready. Only the first call counts.
     pub fn set_ready(&mut self, uid: &PodUid, now: Instant) {
         if let Some(times) = self.stages.get_mut(uid) {
             times.ready.get_or_insert(now);

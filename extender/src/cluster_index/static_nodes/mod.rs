@@ -200,7 +200,6 @@ impl StaticNodes {
         self.devices.holders_on(node)
     }
 
-    /// Reserves devices for a pod that is about to be bound.
     pub(super) fn reserve(&mut self, uid: &PodUid, reserved: StaticReservation) {
         self.devices.reserve(uid, reserved);
     }

@@ -60,7 +60,7 @@ fn told(kinds: Value, pods: &[KnownPod]) -> Vec<String> {
 }
 
 #[test]
-fn a_pod_is_told_of_a_kind_of_its_class_that_it_does_not_exclude() {
+fn a_pod_gets_the_event_for_a_kind_of_its_class_that_it_does_not_exclude() {
     let both = json!(["mig", "mps"]);
     let plain = pod("plain", &document(chosen()), json!({}));
     assert_eq!(told(both.clone(), std::slice::from_ref(&plain)), ["plain"]);
@@ -82,7 +82,7 @@ fn a_pod_is_told_of_a_kind_of_its_class_that_it_does_not_exclude() {
 }
 
 #[test]
-fn a_pod_is_told_only_of_nodes_to_which_it_may_go() {
+fn a_pod_gets_the_event_only_for_nodes_that_it_may_go_to() {
     let term = |key: &str, operator: &str, value: &str| {
         json!({"affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {
             "nodeSelectorTerms": [{"matchExpressions": [{"key": key, "operator": operator, "values": [value]}]}],
@@ -111,7 +111,7 @@ fn a_pod_is_told_only_of_nodes_to_which_it_may_go() {
 }
 
 #[test]
-fn a_pod_whose_kind_has_room_is_told_nothing() {
+fn a_pod_whose_kind_has_room_gets_no_event() {
     let mut index = neutral_cluster(&[("t4", &["T4-16GB"]), ("h100", &["H100-80GB"])]);
     index.nodes().set_policies(&policies(json!(["mig", "mps"])));
     index.show_pod(pod("a", &document(chosen()), json!({})));
@@ -130,7 +130,7 @@ fn a_pod_whose_kind_has_room_is_told_nothing() {
 }
 
 #[test]
-fn a_pod_is_due_after_five_minutes_without_a_break_and_once() {
+fn a_pod_is_due_once_after_five_minutes_without_a_break() {
     let (mut memory, start) = (Memory::default(), Instant::now());
     let mut due = |pending: &[&str], minutes: u64, tell: bool| -> Vec<String> {
         let pending = pending.iter().map(|uid| PodUid::new(*uid)).collect();
@@ -148,7 +148,7 @@ fn a_pod_is_due_after_five_minutes_without_a_break_and_once() {
 }
 
 #[tokio::test]
-async fn a_pod_that_came_before_the_nodes_is_told_by_one_event() {
+async fn a_pod_that_came_before_the_nodes_gets_one_event() {
     let api = ApiStandIn::new();
     let (metrics, _) = Metrics::new();
     let policies = PolicySource::from(Policies::clone(&policies(json!(["mig", "mps"]))));

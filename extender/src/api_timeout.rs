@@ -53,7 +53,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn what_is_refused_is_not_answered_otherwise_in_a_moment() {
+    fn only_overload_and_server_errors_may_pass() {
         for (code, may_pass, may_be_done) in [
             (403, false, false),
             (404, false, false),

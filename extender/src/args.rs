@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn agents_without_tokens_are_served_on_loopback_alone() {
+    fn agents_without_tokens_are_served_only_on_loopback() {
         let of = |flags: &[&str]| ExtenderArgs::parse_from([&["kerf-extender"], flags].concat()).agents;
         let open = "--agents-unauthenticated";
         for address in ["127.0.0.1:9445", "127.9.9.9:0", "[::1]:9445"] {
@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn of_a_right_that_is_given_twice_the_last_holds() {
+    fn the_last_value_of_a_repeated_right_holds() {
         let of = |flags: &[&str]| ExtenderArgs::parse_from([&["kerf-extender"], flags].concat()).rights;
         assert!(of(&[]).layouts && of(&[]).moves);
         assert!(of(&["--layouts=false", "--layouts=true"]).layouts);
@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn the_manifests_of_the_version_before_start_this_one() {
+    fn the_flags_of_the_former_versions_manifests_are_accepted() {
         for flags in [&["--recreate=false"][..], &["--recreate=false", "--recreate=true"]] {
             let args = [&["kerf-extender"], flags].concat();
             assert!(ExtenderArgs::try_parse_from(args).is_ok(), "{flags:?}");

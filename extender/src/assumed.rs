@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn places_are_taken_in_their_order_while_there_are_some() {
+    fn assumed_pods_take_places_in_order_until_none_is_left() {
         let (mut assumed, now) = (AssumedPods::default(), Instant::now());
         for pod in ["a", "b", "c"] {
             assumed.put(&"n".into(), assumed_pod(pod, now + LIFETIME));
@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn a_place_ends_by_itself() {
+    fn an_assumed_place_expires() {
         let (mut assumed, now) = (AssumedPods::default(), Instant::now());
         assumed.put(&"n".into(), assumed_pod("a", now + LIFETIME));
         assumed.put(&"n".into(), assumed_pod("b", now + LIFETIME * 2));

@@ -250,7 +250,7 @@ mod tests {
     use kerf_core::testing::h100_shape;
 
     #[test]
-    fn a_bound_pods_owner_is_told_its_slices_and_what_was_passed_over() {
+    fn the_event_of_a_bound_pod_names_its_slices_and_the_passed_kinds() {
         let slice = AssignedSlice {
             container: "main".to_owned(),
             id: "s1".into(),

@@ -85,7 +85,7 @@ async fn a_pod_is_bound_after_one_order_and_one_mark() {
 }
 
 #[tokio::test]
-async fn pods_that_are_bound_at_once_get_each_a_slice() {
+async fn pods_that_are_bound_at_once_get_a_slice_each() {
     let scene = Scene::start(true).await;
     let names: Vec<String> = (0..7).map(|number| format!("p{number}")).collect();
     for name in &names {
@@ -100,7 +100,7 @@ async fn pods_that_are_bound_at_once_get_each_a_slice() {
 }
 
 #[tokio::test]
-async fn a_slice_that_is_cut_late_is_found_by_the_next_bind() {
+async fn the_next_bind_finds_a_slice_that_was_cut_late() {
     let scene = Scene::start(false).await;
     scene.put_pod("a");
     let late = scene.bind("a", Duration::from_millis(200)).await;
@@ -116,7 +116,7 @@ async fn a_slice_that_is_cut_late_is_found_by_the_next_bind() {
 }
 
 #[tokio::test]
-async fn a_pod_whose_place_is_taken_is_fitted_once_more() {
+async fn a_bind_whose_place_is_taken_proposes_once_more() {
     let scene = Scene::start(true).await;
     // The agent has reserved the best place for another pod, and its report has not arrived yet.
     let other = scene.term.with(|index| {
@@ -134,7 +134,7 @@ async fn a_pod_whose_place_is_taken_is_fitted_once_more() {
 }
 
 #[tokio::test]
-async fn the_agent_hears_of_a_binding_that_was_refused_and_not_of_one_without_an_answer() {
+async fn the_agent_gets_the_outcome_of_a_refused_binding_and_none_without_an_answer() {
     for (fault, orders) in [
         (Fault::Answer(422), &["reserve", "mark", "not bound"][..]),
         (Fault::Answer(503), &["reserve", "mark"]),
@@ -152,7 +152,7 @@ async fn the_agent_hears_of_a_binding_that_was_refused_and_not_of_one_without_an
 }
 
 #[tokio::test]
-async fn a_binding_that_finds_no_room_among_those_under_way_is_not_sent() {
+async fn no_binding_is_sent_above_the_limit_of_those_under_way() {
     let scene = Scene::start(true).await;
     let mut others = Vec::new();
     for _ in 0..MOST {
@@ -168,7 +168,7 @@ async fn a_binding_that_finds_no_room_among_those_under_way_is_not_sent() {
 }
 
 #[tokio::test]
-async fn the_agent_hears_of_a_mark_that_no_binding_follows() {
+async fn the_agent_gets_the_outcome_of_a_mark_that_no_binding_follows() {
     const TOLD: [&str; 3] = ["reserve", "mark", "not bound"];
     let scene = Scene::start(false).await;
     scene.mark("a").await.abort();

@@ -12,7 +12,7 @@ async fn ensure(api: &Arc<ApiStandIn>, flags: &[&str]) -> Certificates {
 }
 
 #[tokio::test]
-async fn the_authority_is_published_without_keys_where_agents_are_served_by_it() {
+async fn the_authority_is_published_without_keys_if_agents_use_it() {
     let api = ApiStandIn::new();
     for flags in [&[][..], &["--agents-address=127.0.0.1:1", "--agents-unauthenticated"]] {
         ensure(&api, flags).await;
@@ -28,7 +28,7 @@ async fn the_authority_is_published_without_keys_where_agents_are_served_by_it()
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_authority_that_is_not_published_is_soon_and_kube_scheduler_is_served_meanwhile() {
+async fn publishing_the_authority_is_retried_while_kube_scheduler_is_served() {
     let api = ApiStandIn::new();
     ensure(&api, &[]).await;
     api.fail([Fault::Answer(403)]);

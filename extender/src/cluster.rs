@@ -155,7 +155,7 @@ mod tests {
 
     /// Such a task belongs to a bind whose scheduler hung up, or to an agent's answer to it.
     #[tokio::test]
-    async fn what_is_left_of_a_term_that_ended_touches_nothing_of_the_next() {
+    async fn tasks_of_an_ended_term_do_not_touch_the_next_term() {
         let index = ClusterIndex::following(Terms::default());
         let cluster = Cluster::new(index, PolicySource::default(), SeenNodes::default());
         let first = begin(&cluster, 1);

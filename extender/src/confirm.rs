@@ -61,7 +61,7 @@ mod tests {
     use kerf_runtime::shutdown::CancellationToken;
 
     #[tokio::test]
-    async fn a_pod_whose_binding_was_never_answered_is_free_to_go_once_it_is_known_not_to_be_bound() {
+    async fn a_reservation_can_be_given_up_once_a_lookup_finds_its_pod_unbound() {
         let api = ApiStandIn::new();
         api.put_pod("a", None);
         let (metrics, _) = Metrics::new();

@@ -204,7 +204,7 @@ mod tests {
     use std::collections::BTreeSet;
 
     #[test]
-    fn an_event_names_the_pod_and_says_no_more_than_fits() {
+    fn an_event_names_the_pod_and_cuts_a_long_note() {
         let told =
             event(&PodKey::new("ns", "a"), &"u".into(), Topic::QuotaFull, "é".repeat(LONGEST_NOTE)).unwrap();
         assert_eq!(told.regarding.and_then(|pod| pod.uid).as_deref(), Some("u"));
@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn a_burst_of_events_is_cut_and_the_next_ones_come_one_by_one() {
+    fn events_beyond_a_burst_are_written_one_by_one() {
         let (limit, begun) = (Limit::default(), Instant::now());
         let written = |after: Duration| (0..1000).filter(|_| limit.admits(begun + after)).count();
         assert_eq!(written(Duration::ZERO), 100);
@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn a_nodes_layout_is_told_by_the_reasons_of_its_condition() {
+    fn the_events_of_layouts_have_the_reasons_of_the_condition() {
         let conditions = include_str!("../../docs/reference/plugin-layouts.md");
         let rows = ["| True | `", "| Unknown | `", "| False | `"];
         let rows = conditions.lines().filter_map(|line| rows.iter().find_map(|row| line.strip_prefix(row)));
@@ -262,7 +262,7 @@ mod tests {
     /// Keeps the list complete: a new refusal does not compile until it has a number, and fails until it is listed here
     /// and documented.
     #[test]
-    fn the_documentation_has_every_reason_that_a_scheduler_tells() {
+    fn the_documentation_has_every_refusal() {
         let all = [
             Refusal::NotAdmitted,
             Refusal::UnreadableRequest,

@@ -99,7 +99,7 @@ fn one_movable_pod_restarts_elsewhere_to_make_room_for_a_bigger_one() {
 }
 
 #[test]
-fn a_place_that_was_left_is_kept_until_the_agent_says_that_it_is_free() {
+fn a_place_that_was_left_is_kept_until_the_agent_reports_it_free() {
     let mut index = cluster(&[("n1", &["H100-80GB"]), ("n2", &["H100-80GB"])]);
     index.begin();
     let (nodes, now) = (["n1", "n2"], Instant::now());
@@ -121,7 +121,7 @@ fn a_place_that_was_left_is_kept_until_the_agent_says_that_it_is_free() {
 }
 
 #[test]
-fn a_pod_that_may_not_be_evicted_makes_no_room() {
+fn a_refused_eviction_is_not_repeated_and_keeps_no_place() {
     let mut index = cluster(&[("n1", &["H100-80GB"]), ("n2", &["H100-80GB"])]);
     let (nodes, now) = (["n1", "n2"], Instant::now());
     let (small, half, whole) = (pod("small", SMALL), pod("half", HALF), pod("whole", WHOLE));
@@ -224,7 +224,7 @@ fn a_pod_with_cpu_on_one_node_leaves_what_a_share_costs_on_another() {
 }
 
 #[test]
-fn what_many_pods_ask_for_changes_what_a_share_costs() {
+fn the_demand_of_many_pods_changes_the_cost_of_a_share() {
     let mut index = two_nodes();
     let pod = share(&mut index, "a", 100);
     let ask = pod.ask.clone().unwrap();
@@ -292,7 +292,7 @@ fn a_pod_that_the_webhook_did_not_see_fits_nowhere() {
 }
 
 #[test]
-fn a_pod_with_a_promise_gets_that_node_only() {
+fn a_pod_with_a_reservation_gets_only_that_node() {
     let mut index = cluster(&[("n1", &["H100-80GB"]), ("n2", &["H100-80GB"])]);
     let (a, now) = (pod("a", SMALL), Instant::now());
     filter(&mut index, &a, &["n1", "n2"], now);
@@ -306,7 +306,7 @@ fn a_pod_with_a_promise_gets_that_node_only() {
 }
 
 #[test]
-fn a_promise_on_a_node_that_is_no_longer_offered_is_given_up() {
+fn a_reservation_on_a_node_that_is_no_longer_offered_is_given_up() {
     let mut index = cluster(&[("n1", &["H100-80GB"]), ("n2", &["H100-80GB"])]);
     let (a, now) = (pod("a", SMALL), Instant::now());
     filter(&mut index, &a, &["n1", "n2"], now);
@@ -317,7 +317,7 @@ fn a_promise_on_a_node_that_is_no_longer_offered_is_given_up() {
 }
 
 #[test]
-fn a_promise_whose_binding_may_have_been_made_is_not_given_up() {
+fn a_reservation_whose_binding_may_have_been_made_is_not_given_up() {
     let mut index = cluster(&[("n1", &["H100-80GB"]), ("n2", &["H100-80GB"])]);
     let (a, now) = (pod("a", SMALL), Instant::now());
     filter(&mut index, &a, &["n1", "n2"], now);
@@ -329,7 +329,7 @@ fn a_promise_whose_binding_may_have_been_made_is_not_given_up() {
 }
 
 #[test]
-fn a_pod_whose_binding_was_not_made_is_told_of_the_place_that_it_could_have() {
+fn a_pod_whose_binding_was_not_made_is_requeued_for_an_offered_node() {
     let mut index = cluster(&[("n1", &["H100-80GB"]), ("n2", &["H100-80GB"])]);
     index.nodes().end_gpu_node_list();
     index.end_pod_list();
@@ -349,7 +349,7 @@ fn a_pod_whose_binding_was_not_made_is_told_of_the_place_that_it_could_have() {
 }
 
 #[test]
-fn the_last_place_is_not_shown_to_two_pods() {
+fn the_last_place_is_not_offered_to_two_pods() {
     let mut index = cluster(&[("n1", &["H100-80GB"]), ("n2", &["H100-80GB"])]);
     let now = Instant::now();
     let nodes = ["n1", "n2"];
@@ -365,7 +365,7 @@ fn the_last_place_is_not_shown_to_two_pods() {
 }
 
 #[test]
-fn an_expectation_ends_with_the_pod() {
+fn an_assumed_place_ends_with_its_pod() {
     let mut index = cluster(&[("n1", &["H100-80GB"])]);
     let (a, b, now) = (pod("a", WHOLE), pod("b", WHOLE), Instant::now());
     filter(&mut index, &a, &["n1"], now);
@@ -376,7 +376,7 @@ fn an_expectation_ends_with_the_pod() {
 }
 
 #[test]
-fn equal_places_score_the_same_but_for_the_one_where_the_pod_is_expected() {
+fn equal_places_have_equal_scores_except_where_the_pod_is_assumed() {
     let mut index = cluster(&[("n1", &["H100-80GB"]), ("n2", &["H100-80GB"]), ("n3", &["H100-80GB"])]);
     let now = Instant::now();
     let nodes = ["n3", "n2", "n1"];
@@ -418,7 +418,7 @@ fn the_cheapest_place_wins() {
 }
 
 #[test]
-fn an_expectation_moves_with_what_the_scheduler_has_left() {
+fn a_pod_is_assumed_elsewhere_if_the_scheduler_drops_its_node() {
     let mut index = cluster(&[("n1", &["H100-80GB"]), ("n2", &["H100-80GB"])]);
     let (a, now) = (pod("a", WHOLE), Instant::now());
     filter(&mut index, &a, &["n1", "n2"], now);
@@ -445,7 +445,7 @@ fn awake(nodes: &[(&str, &[&str])], now: Instant) -> Scene {
 }
 
 #[test]
-fn room_wakes_as_many_refused_pods_as_it_serves_the_longest_waiting_first() {
+fn as_many_refused_pods_are_requeued_as_fit_the_longest_pending_first() {
     let now = Instant::now();
     let mut index = awake(&[("n", &["H100-80GB"])], now);
     let [a, b, c] = ["a", "b", "c"].map(|name| pod(name, WHOLE));
@@ -465,7 +465,7 @@ fn room_wakes_as_many_refused_pods_as_it_serves_the_longest_waiting_first() {
 
 /// Pods of a template are checked as one, but still keep the order among all templates.
 #[test]
-fn pods_of_several_templates_are_woken_in_the_order_in_which_they_were_refused() {
+fn pods_of_several_templates_are_requeued_in_the_order_of_their_refusals() {
     let now = Instant::now();
     let mut index = awake(&[("n", &["H100-80GB"])], now);
     let all: Vec<Candidate> = (0..10)
@@ -489,7 +489,7 @@ fn pods_of_several_templates_are_woken_in_the_order_in_which_they_were_refused()
 }
 
 #[test]
-fn a_pod_that_could_not_be_told_waits_on_unless_it_is_looked_at_meanwhile() {
+fn a_failed_requeue_is_retried_unless_the_pod_was_filtered_meanwhile() {
     for (is_looked_at, woken) in [(false, 1), (true, 0)] {
         let now = Instant::now();
         let mut index = awake(&[("n", &["H100-80GB"])], now);
@@ -507,7 +507,7 @@ fn a_pod_that_could_not_be_told_waits_on_unless_it_is_looked_at_meanwhile() {
 }
 
 #[test]
-fn room_at_a_node_that_the_scheduler_did_not_offer_wakes_nobody() {
+fn room_on_a_node_that_the_scheduler_did_not_offer_requeues_no_pod() {
     let now = Instant::now();
     let mut index = awake(&[("free", &["H100-80GB"]), ("small", &["T4-16GB"])], now);
     assert_eq!(choose(&mut index, &pod("a", WHOLE), &["small"], now), None);
@@ -516,7 +516,7 @@ fn room_at_a_node_that_the_scheduler_did_not_offer_wakes_nobody() {
 }
 
 #[test]
-fn a_new_leader_wakes_the_pods_that_its_predecessor_refused() {
+fn a_new_leader_requeues_the_pods_that_its_predecessor_refused() {
     let now = Instant::now();
     let mut index = cluster(&[("n", &["H100-80GB"])]);
     let waiting = pod("a", WHOLE);
@@ -596,7 +596,7 @@ fn the_next_kind_is_taken_where_no_node_of_the_first_is_offered() {
 }
 
 #[test]
-fn a_preferred_kind_that_is_full_is_passed_over_and_told() {
+fn a_preferred_kind_that_is_full_is_passed_over_and_recorded() {
     let mut index = neutral_cluster(&[("mig", &["H100-80GB"]), ("t4", &["T4-16GB"])]);
     let (nodes, now) = (["mig", "t4"], Instant::now());
     // A T4 has 15 GB for shares.
@@ -660,7 +660,7 @@ fn a_pod_that_no_filter_sent_is_bound_by_the_best_kind_of_its_node() {
 }
 
 #[test]
-fn two_pods_on_their_way_to_one_node_are_told_of_different_kinds() {
+fn two_pods_that_are_assumed_on_one_node_get_different_kinds() {
     let mut index = neutral_cluster(&[("n", MIXED)]);
     let now = Instant::now();
     let pods = ["a", "b"].map(|name| of_kinds(name, MPS_FIRST));

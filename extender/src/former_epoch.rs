@@ -104,7 +104,7 @@ mod tests {
 
     /// The Lease was deleted, and no agent has reported an epoch.
     #[tokio::test]
-    async fn a_leader_whose_lease_was_lost_rises_over_the_epoch_that_was_written_and_writes_its_own_once() {
+    async fn a_leader_without_its_lease_rises_over_the_written_epoch_and_writes_its_own_once() {
         let api = ApiStandIn::new();
         api.put(PATH, object(7));
         api.fail([Fault::Answer(500)]);
@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn the_version_before_wrote_more_and_reads_what_this_one_writes() {
+    fn this_version_and_the_former_one_read_each_others_documents() {
         let before = r#"{"arrived":{},"epoch":7,"pending":{"nvidia.com/gpu":1},"revisions":{},"version":1}"#;
         assert_eq!(epoch_in(&config_map(before)), Some(7));
         let text = object(8)["data"][keys::DEMAND_DOCUMENT].as_str().unwrap().to_owned();
@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_can_read_has_no_epoch() {
+    fn an_unreadable_document_has_no_epoch() {
         for text in ["", "{}", r#"{"version":2,"epoch":7}"#] {
             assert_eq!(epoch_in(&config_map(text)), None, "{text}");
         }

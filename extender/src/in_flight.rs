@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn who_came_first_is_sent_first_and_who_has_given_up_takes_no_place() {
+    async fn bindings_enter_in_order_and_a_dropped_one_takes_no_place() {
         let of = Arc::new(InFlight::default());
         let mut leaves = enter(&of, MOST).await;
         let [mut first, mut second, mut third] = [(); 3].map(|()| Box::pin(async { of.enter().await }));

@@ -42,7 +42,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn all_but_the_managed_fields_is_as_kubernetes_reads_it() {
+    fn all_fields_but_the_managed_ones_are_read() {
         let mut metadata = json!({
             "name": "a", "namespace": "ns", "uid": "u", "resourceVersion": "7",
             "creationTimestamp": "2026-01-01T00:00:00Z", "deletionTimestamp": "2026-01-02T00:00:00Z",

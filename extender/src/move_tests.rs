@@ -44,7 +44,7 @@ fn deleting(pod: &Candidate, node: &str) -> KnownPod {
 }
 
 #[test]
-fn without_the_right_to_evict_nobody_moves() {
+fn without_the_right_to_evict_no_pod_is_evicted() {
     let now = Instant::now();
     let pods = [("a", SMALL, "n1", true), ("full", WHOLE, "n2", false)];
     for (has_right, evicted) in [(true, vec!["a"]), (false, vec![])] {
@@ -61,7 +61,7 @@ fn without_the_right_to_evict_nobody_moves() {
 }
 
 #[test]
-fn only_a_pod_on_a_gpu_that_will_do_is_evicted() {
+fn only_a_pod_on_a_suitable_gpu_is_evicted() {
     let now = Instant::now();
     let pods = [("a", SMALL, "n1", true), ("full", WHOLE, "n2", false), ("half", HALF, "n3", false)];
     for (model, evicted) in [("H100-80GB", vec!["a"]), ("A100-80GB", vec![])] {
@@ -75,7 +75,7 @@ fn only_a_pod_on_a_gpu_that_will_do_is_evicted() {
 }
 
 #[test]
-fn a_pod_moves_only_to_a_node_on_which_its_owner_wants_it() {
+fn a_pod_is_evicted_only_if_its_owner_admits_the_other_node() {
     let now = Instant::now();
     let pods = [("a", SMALL, "n1", true), ("full", WHOLE, "n2", false), ("half", HALF, "n3", false)];
     for (pool, evicted) in [(Some("red"), vec!["a"]), (Some("blue"), vec![]), (None, vec![])] {
@@ -91,7 +91,7 @@ fn a_pod_moves_only_to_a_node_on_which_its_owner_wants_it() {
 }
 
 #[test]
-fn a_pod_moves_only_where_it_tolerates_the_taints_and_finds_cpu_and_memory() {
+fn a_pod_is_evicted_only_if_the_other_node_has_cpu_and_no_taint_against_it() {
     let now = Instant::now();
     let pods = [("a", SMALL, "n1", true), ("full", WHOLE, "n2", false), ("half", HALF, "n3", false)];
     let asks = Compute { cpu: CpuMilli(1000), memory: MemoryMib(1024) };
@@ -109,7 +109,7 @@ fn a_pod_moves_only_where_it_tolerates_the_taints_and_finds_cpu_and_memory() {
 }
 
 #[test]
-fn a_pod_moves_past_a_node_that_takes_nobody_to_the_next_best() {
+fn a_pod_is_evicted_only_if_another_offered_node_can_take_it() {
     let now = Instant::now();
     let pods = [("a", SMALL, "n1", true), ("half", HALF, "n2", false), ("other", HALF, "n3", false)];
     for (offered, evicted) in [(&["n1", "n3"][..], &["a"][..]), (&["n1", "n2"], &["a"]), (&["n1"], &[])] {
@@ -141,7 +141,7 @@ const AROUND_ONE_THAT_ENDS: [(&str, &str, &str, bool); 3] =
     [("a", SMALL, "n1", true), ("before", WHOLE, "n2", false), ("half", HALF, "n3", false)];
 
 #[test]
-fn nobody_is_evicted_for_a_place_whose_pod_is_gone_and_whose_agent_has_not_told_yet() {
+fn no_pod_is_evicted_while_a_left_place_is_not_yet_reported_free() {
     let now = Instant::now();
     let mut index = running(&AROUND_ONE_THAT_ENDS, now);
     let (before, whole) = (pod("before", WHOLE), pod("whole", WHOLE));
@@ -154,7 +154,7 @@ fn nobody_is_evicted_for_a_place_whose_pod_is_gone_and_whose_agent_has_not_told_
 }
 
 #[test]
-fn nobody_is_evicted_for_a_place_whose_pod_is_about_to_end_unless_it_does_not_in_time() {
+fn no_pod_is_evicted_while_another_is_ending_unless_that_takes_too_long() {
     let now = Instant::now();
     let mut index = running(&AROUND_ONE_THAT_ENDS, now);
     let whole = pod("whole", WHOLE);
@@ -182,7 +182,7 @@ fn a_new_leader_evicts_nobody_while_one_leaves_whom_its_predecessor_has_evicted(
 }
 
 #[test]
-fn nobody_is_evicted_while_the_scheduler_asks_for_the_nominated_node_alone() {
+fn no_pod_is_evicted_while_the_scheduler_offers_only_the_nominated_node() {
     let now = Instant::now();
     let mut index =
         running(&[("a", SMALL, "n1", true), ("b", SMALL, "n2", true), ("half", HALF, "n3", false)], now);
@@ -193,7 +193,7 @@ fn nobody_is_evicted_while_the_scheduler_asks_for_the_nominated_node_alone() {
 }
 
 #[test]
-fn a_pod_of_any_kind_moves_another_only_for_a_gpu_instance_that_it_may_have() {
+fn for_a_pod_of_any_kind_another_is_evicted_only_for_an_allowed_gpu_instance() {
     let now = Instant::now();
     let mps_on_h100 = [("H100-80GB".to_owned(), vec![Kind::Mps])];
     for (kinds, kinds_by_model, evicted) in [

@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn a_documents_policy_is_copied_with_its_name_and_goes_with_it() {
+    fn a_documents_policy_is_copied_with_its_name_and_removed_with_it() {
         let (p, by_hand) = (rules("p"), json!({"removeRejectedPods": true}));
         let evict = json!({"overUse": "evict"});
         assert_eq!(after(None, &json!({}), Some(&p)), Some((json!("p"), evict.clone())));

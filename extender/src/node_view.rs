@@ -102,7 +102,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn what_matters_of_a_node_is_kept() {
+    fn the_needed_parts_of_a_node_are_read() {
         let node: NodeView = serde_json::from_value(json!({
             "metadata": {"name": "n", "resourceVersion": "7", "labels": {"nvidia.com/gpu.count": "2"},
                          "annotations": {"kerf.dev/plugin-layout": "{}"}},

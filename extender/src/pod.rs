@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn what_matters_of_a_pod_is_kept() {
+    fn the_needed_parts_of_a_pod_are_read() {
         let pod = known(json!({
             "metadata": {
                 "name": "a", "namespace": "ns", "uid": "u", "deletionTimestamp": "2026-01-01T00:00:00Z",
@@ -306,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_is_created_within_the_second_that_is_noted() {
+    fn a_pod_is_created_within_the_second_that_is_stored() {
         let at = |text: &str| text.parse::<Timestamp>().unwrap();
         let noted = "2026-01-01T00:00:10Z";
         let pod = known(json!({"metadata": {"name": "a", "creationTimestamp": noted}}));
@@ -371,7 +371,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_is_movable_if_its_controller_makes_another_elsewhere() {
+    fn a_pod_is_movable_if_its_controller_recreates_it_elsewhere() {
         let owners =
             [("apps/v1", "ReplicaSet", true), ("batch/v1", "Job", false), ("apps/v1", "DaemonSet", false)];
         for (api_version, kind, movable) in owners {

@@ -81,7 +81,7 @@ fn a_node_stays_if_the_pod_has_its_slice_there_once_the_victims_are_gone() {
 }
 
 #[test]
-fn a_node_that_serves_nobody_and_a_pod_that_kerf_did_not_admit_get_nobody_evicted() {
+fn no_pod_is_evicted_on_an_unserved_node_or_for_a_pod_that_kerf_did_not_admit() {
     let mut index = cluster(&["n"]);
     index.nodes().show_gpu_node(&gpu_node("away"));
     let p = pod("p", HALF);
@@ -92,7 +92,7 @@ fn a_node_that_serves_nobody_and_a_pod_that_kerf_did_not_admit_get_nobody_evicte
 }
 
 #[test]
-fn a_slice_that_its_pod_is_leaving_counts_as_free_and_that_of_a_stranger_does_not() {
+fn a_slice_that_its_pod_is_leaving_counts_as_free_and_an_unknown_pods_does_not() {
     let mut index = cluster(&["n"]);
     let (holder, p) = (pod("a", WHOLE), pod("p", HALF));
     run(&mut index, &holder, "n");
@@ -122,7 +122,7 @@ fn a_slice_that_its_pod_is_leaving_counts_as_free_and_that_of_a_stranger_does_no
 }
 
 #[test]
-fn a_place_where_another_pod_is_expected_is_not_free() {
+fn a_place_where_another_pod_is_assumed_is_not_free() {
     let mut index = cluster(&["n"]);
     let now = Instant::now();
     filter(&mut index, &pod("first", WHOLE), &["n"], now);
@@ -134,7 +134,7 @@ fn a_place_where_another_pod_is_expected_is_not_free() {
 }
 
 #[test]
-fn a_pod_with_a_promise_gets_others_evicted_where_it_has_it_and_nowhere_else() {
+fn for_a_pod_with_a_reservation_others_are_evicted_only_on_its_node() {
     let mut index = cluster(&["n1", "n2"]);
     let p = pod("p", HALF);
     index.reserve(&p.uid, &p.key, &"n2".into(), p.ask.clone().ok()).unwrap();
@@ -164,7 +164,7 @@ fn with_a_movable_pod() -> (Scene, Candidate) {
 }
 
 #[test]
-fn nobody_is_preempted_for_a_pod_for_which_a_movable_one_leaves() {
+fn no_pod_is_preempted_for_one_for_which_a_movable_pod_leaves() {
     let (mut index, whole) = with_a_movable_pod();
     let now = Instant::now();
     filter(&mut index, &whole, &["n1", "n2"], now);
@@ -176,7 +176,7 @@ fn nobody_is_preempted_for_a_pod_for_which_a_movable_one_leaves() {
 }
 
 #[test]
-fn no_movable_pod_is_evicted_for_one_for_which_others_were_preempted_unless_that_does_not_help() {
+fn no_movable_pod_is_evicted_after_a_preemption_unless_that_does_not_help() {
     let (mut index, whole) = with_a_movable_pod();
     let now = Instant::now();
     let nominated = Candidate { nominated: Some("cpu-full".into()), ..whole };
@@ -188,7 +188,7 @@ fn no_movable_pod_is_evicted_for_one_for_which_others_were_preempted_unless_that
 }
 
 #[test]
-fn nobody_is_preempted_on_a_second_node_while_those_leave_the_first() {
+fn no_pod_is_preempted_on_a_second_node_while_victims_leave_the_first() {
     let mut index = cluster(&["n1", "n2"]);
     let victim = pod("victim", WHOLE);
     run(&mut index, &victim, "n1");
@@ -239,7 +239,7 @@ fn on_a_static_node_the_devices_of_the_victims_count_as_free() {
 }
 
 #[test]
-fn the_pod_is_told_why_nobody_is_preempted_and_the_same_not_again() {
+fn a_pod_gets_one_event_for_each_reason_why_no_pod_is_preempted() {
     let mut index = cluster(&["n1", "n2"]);
     for node in ["n1", "n2"] {
         run(&mut index, &pod(node, WHOLE), node);

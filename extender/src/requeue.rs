@@ -91,7 +91,7 @@ mod tests {
     use kerf_runtime::shutdown::CancellationToken;
 
     #[tokio::test]
-    async fn a_pod_that_could_not_be_told_is_told_again() {
+    async fn a_failed_requeue_is_tried_again() {
         let (api, start) = (ApiStandIn::new(), Instant::now());
         api.put_pod("a", None);
         let (metrics, _) = Metrics::new();

@@ -90,7 +90,7 @@ const SHORT: Duration = Duration::from_secs(1);
 const LONG: Duration = Duration::from_secs(4);
 
 #[tokio::test]
-async fn a_pod_walks_from_filter_to_binding() {
+async fn a_pod_is_filtered_prioritized_and_bound() {
     let replica = Replica::new(LONG).await;
     let filtered = replica.filter("a").await;
     assert_eq!(filtered["NodeNames"], json!(["n"]));
@@ -107,7 +107,7 @@ async fn a_pod_walks_from_filter_to_binding() {
 }
 
 #[tokio::test]
-async fn a_time_out_ends_the_request_and_not_the_reservation() {
+async fn a_timeout_ends_the_request_and_not_the_reservation() {
     let replica = Replica::new(SHORT).await;
     replica.filter("a").await;
     assert_eq!(replica.bind("a").await, "slices are being cut; the reservation stays");
@@ -131,7 +131,7 @@ async fn a_scheduler_that_hangs_up_gets_no_binding() {
 }
 
 #[tokio::test]
-async fn a_slice_that_cannot_be_made_is_told() {
+async fn the_error_of_a_bind_names_why_its_slice_failed() {
     let replica = Replica::new(LONG).await;
     replica.filter("a").await;
     let failing = async {
@@ -169,7 +169,7 @@ async fn a_pod_that_was_replaced_by_its_namesake_is_not_bound() {
 }
 
 #[tokio::test]
-async fn a_pod_of_which_no_filter_told_is_asked_for() {
+async fn a_pod_that_no_filter_saw_is_looked_up() {
     let replica = Replica::new(SHORT).await;
     assert_eq!(replica.bind("a").await, "the slice was taken, or the pod has ended, meanwhile");
     let mut pod = question("a")["Pod"].clone();
@@ -180,7 +180,7 @@ async fn a_pod_of_which_no_filter_told_is_asked_for() {
 
 /// The scheduler calls the extender for every pod that names one of its resources, whatever the amount.
 #[tokio::test]
-async fn a_pod_with_the_amount_0_may_go_everywhere_and_is_bound_without_a_promise() {
+async fn a_pod_with_the_amount_0_may_go_everywhere_and_is_bound_without_a_reservation() {
     let replica = Replica::new(SHORT).await;
     let mut question = question("a");
     question["Pod"]["metadata"]["annotations"] = Value::Null;
@@ -205,7 +205,7 @@ fn preemption(pod: &Value) -> Value {
 }
 
 #[tokio::test]
-async fn of_a_preemption_the_nodes_stay_that_help_with_the_victims_that_were_named() {
+async fn a_preemption_keeps_the_nodes_that_help_with_their_victims() {
     let replica = Replica::new(SHORT).await;
     let mut question = preemption(&question("a")["Pod"]);
     let n = question["NodeNameToMetaVictims"]["n"].clone();
@@ -223,7 +223,7 @@ async fn of_a_preemption_the_nodes_stay_that_help_with_the_victims_that_were_nam
 
 /// The scheduler sees a pod's end at the same time, and asks at once.
 #[tokio::test]
-async fn a_preemption_is_refused_only_when_a_pods_end_had_time_to_be_seen() {
+async fn a_preemption_is_refused_only_after_a_pods_end_had_time_to_be_seen() {
     let replica = Replica::new(SHORT).await;
     for n in 0..7 {
         replica.filter(&format!("p{n}")).await;
@@ -255,7 +255,7 @@ async fn a_preemption_that_cannot_be_answered_fails() {
 
 /// kube-scheduler keeps a connection for as long as it can, and would otherwise ask this replica for ever.
 #[tokio::test]
-async fn who_does_not_lead_ends_the_connection() {
+async fn a_replica_that_does_not_lead_closes_the_connection() {
     let replica = Replica::new(SHORT).await;
     let connection = async || {
         let request = Request::post("/scheduler/filter").body(Body::from(question("a").to_string())).unwrap();
@@ -268,7 +268,7 @@ async fn who_does_not_lead_ends_the_connection() {
 }
 
 #[tokio::test]
-async fn who_does_not_lead_says_so() {
+async fn a_replica_that_does_not_lead_refuses_requests() {
     let replica = Replica::new(SHORT).await;
     replica.term.stop.cancel();
     assert_eq!(replica.filter("a").await["Error"], NOT_LEADER);
@@ -327,7 +327,7 @@ async fn many_pods_on_one_node_take_no_writes_but_their_bindings() {
 
 /// The request comes in while the term is ending.
 #[tokio::test]
-async fn of_a_term_that_has_ended_nobody_is_told_what_fits() {
+async fn a_term_that_has_ended_answers_no_request() {
     let replica = Replica::new(LONG).await;
     replica.term.end();
     let request = question("a");

@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_leader_hears_of_all_nodes_of_interest_and_then_of_their_changes() {
+    async fn a_leader_gets_all_nodes_of_interest_and_then_their_changes() {
         let nodes = SeenNodes::new(true);
         let gpu = &json!({"nvidia.com/gpu.present": "true"});
         let mut early = nodes.follow();

@@ -100,7 +100,7 @@ proptest! {
 }
 
 #[test]
-fn a_new_leader_calls_pods_in_the_order_of_their_creation() {
+fn a_new_leader_requeues_pods_in_the_order_of_their_creation() {
     let mut index = cluster(&[("n", &["H100-80GB"])]);
     let pods: Vec<Candidate> = (0..7).rev().map(|n| pod(&format!("p{n}"), SMALL)).collect();
     for (second, pod) in (0..).zip(&pods) {

@@ -40,7 +40,7 @@ fn pods_of_one_template_with_the_same_nodes_are_one_group() {
 }
 
 #[test]
-fn a_pod_that_could_not_be_called_waits_again_with_its_like() {
+fn a_pod_whose_requeue_failed_rejoins_its_group_after_a_pause() {
     let (small, now) = (ask("nvidia.com/mig-1g.10gb"), Instant::now());
     let mut waiting = Unschedulable::default();
     let turn = refuse(&mut waiting, "a", &small, &["n"]);

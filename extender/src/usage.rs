@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn what_may_be_under_any_policy_counts_under_each() {
+    fn a_charge_of_an_unknown_policy_counts_under_each() {
         let mut usage = Usage::default();
         let p = entry(Under::Policy("p".into()), 2);
         let unknown = entry(Under::Unknown, 1);

@@ -160,7 +160,7 @@ mod tests {
 
     /// A list that was under way may show the state before the request, so it does not count.
     #[tokio::test]
-    async fn a_list_that_is_asked_for_begins_after_that() {
+    async fn a_requested_list_begins_after_the_request() {
         let (list, begun, told) = (List::default(), AtomicUsize::new(0), Mutex::new(Vec::new()));
         let watch = || {
             let ends = begun.fetch_add(1, Ordering::Relaxed) > 0;

@@ -17,7 +17,7 @@ fn pod(annotations: &serde_json::Value) -> serde_json::Value {
 }
 
 #[test]
-fn the_schedulers_question_is_read() {
+fn the_schedulers_request_is_read() {
     let document = request("nvidia.com/mig-1g.10gb", 1);
     let annotations = serde_json::json!({"kerf.dev/request": document.to_json(), "x": "y"});
     let text = args(&pod(&annotations), &serde_json::json!(["n1", "n2"]));
@@ -109,7 +109,7 @@ fn a_bind_is_read() {
 
 /// NVIDIA's device plugin would give it the device, but it would never get the slice.
 #[test]
-fn a_pod_with_a_neutral_name_and_no_request_is_nobodys() {
+fn a_pod_with_a_neutral_name_and_no_request_gets_no_devices() {
     for (requests, devices) in [
         (serde_json::json!({"nvidia.com/gpu": "1"}), 1),
         (serde_json::json!({"nvidia.com/gpu": "1", "kerf.dev/gpu-10gb": "0"}), 1),

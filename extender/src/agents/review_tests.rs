@@ -45,12 +45,12 @@ async fn caller(status: Value) -> Result<NodeName, Denied> {
 }
 
 #[tokio::test]
-async fn an_agent_is_of_the_node_that_its_token_names() {
+async fn an_agent_gets_the_node_that_its_token_names() {
     assert_eq!(caller(right()).await.unwrap(), NodeName::new("n1"));
 }
 
 #[tokio::test]
-async fn each_part_of_a_review_must_be_right() {
+async fn a_review_with_one_wrong_part_is_refused() {
     let with = |pointer: &str, value: Value| {
         let mut status = right();
         *status.pointer_mut(pointer).unwrap() = value;
@@ -78,7 +78,7 @@ async fn each_part_of_a_review_must_be_right() {
 }
 
 #[tokio::test]
-async fn nothing_is_reviewed_without_a_token() {
+async fn a_request_without_a_token_is_refused_without_a_review() {
     let (reviewer, asked) = reviewer(|_| refusal(500, "nobody asks"));
     for headers in [HeaderMap::new(), headers("secret"), headers("Basic secret"), headers("Bearer ")] {
         let refused = reviewer.node(&headers).await.unwrap_err();
@@ -88,14 +88,14 @@ async fn nothing_is_reviewed_without_a_token() {
 }
 
 #[tokio::test]
-async fn a_review_that_fails_lets_nobody_in() {
+async fn an_agent_is_refused_if_its_review_fails() {
     let (reviewer, _) = reviewer(|_| refusal(403, "no right"));
     let refused = reviewer.node(&headers("Bearer secret")).await.unwrap_err().denied();
     assert_eq!(refused, Denied::new(StatusCode::SERVICE_UNAVAILABLE, "failed to review the token"));
 }
 
 #[tokio::test(start_paused = true)]
-async fn so_many_reviews_are_under_way_at_once_and_none_for_long() {
+async fn reviews_are_limited_in_number_and_in_time() {
     let (reviewer, asked) = reviewer(|_| (NO_ANSWER, Value::Null));
     let began = Instant::now();
     let all: Vec<_> = (0..3 * REVIEWS)

@@ -28,7 +28,7 @@ fn not_ready(mut status: GpuNodeStatus) -> GpuNodeStatus {
 }
 
 #[test]
-fn a_node_could_serve_a_pod_once_its_agent_is_there_and_a_cordoned_one_is_offered_to_nobody() {
+fn a_node_without_a_ready_agent_may_serve_a_pod_later_and_a_cordoned_one_may_not() {
     let mut index = index();
     index.nodes().remove_gpu_node(&"n".into());
     for pod in [
@@ -58,7 +58,7 @@ fn a_node_could_serve_a_pod_once_its_agent_is_there_and_a_cordoned_one_is_offere
 }
 
 #[test]
-fn gated_pods_are_not_among_those_that_a_former_leader_refused() {
+fn a_new_leader_does_not_requeue_gated_pods() {
     let mut index = index();
     index.add("n", node_status(&["H100-80GB"]));
     index.show_pod(KnownPod { gated: true, ..known("gated", None) });

@@ -112,7 +112,7 @@ fn a_node_without_a_connection_is_full_whatever_its_gpu_node_says() {
 
 /// A place that another pod's proposal counts on stays the pod's until the agent reports otherwise.
 #[test]
-fn a_pod_renews_all_its_places_whatever_is_proposed_to_others() {
+fn a_pod_renews_all_its_places_whatever_is_proposed_for_other_pods() {
     let mut scene = index();
     scene.reserve_for("a");
     scene.propose_for("b").unwrap();
@@ -144,7 +144,7 @@ fn a_copy_outlives_its_gpu_node_and_may_come_before_it() {
 }
 
 #[test]
-fn what_is_unreadable_or_closed_is_full() {
+fn an_unreadable_or_closed_node_is_full() {
     let mut scene = index();
     scene.agent("n").node.closed = Some("pods are not listed".to_owned());
     scene.report("n");
@@ -158,7 +158,7 @@ fn what_is_unreadable_or_closed_is_full() {
 }
 
 #[test]
-fn a_reservation_is_released_by_an_order_and_nobody_gets_its_slice_before_the_answer() {
+fn no_pod_gets_a_slice_before_the_agent_answers_its_release() {
     let mut scene = index();
     for pod in ["a", "b", "c", "d", "e", "f", "g"] {
         scene.reserve_for(pod);
@@ -182,7 +182,7 @@ fn a_reservation_is_released_by_an_order_and_nobody_gets_its_slice_before_the_an
 
 /// The agent's disk may hang, for example. It may still carry out the orders that it has.
 #[test]
-fn a_node_whose_agent_does_not_answer_is_full_and_holds_no_pod() {
+fn a_node_whose_agent_does_not_answer_is_full_and_its_pods_may_go_elsewhere() {
     for accepts in [true, false] {
         let mut scene = index();
         let proposal = scene.propose_for("a").unwrap();
@@ -216,7 +216,7 @@ fn a_node_whose_agent_does_not_answer_is_full_and_holds_no_pod() {
 /// The API server refuses the Binding of a pod that was just deleted. It reports the pod as gone before the agent has
 /// reported that the reservation may be released.
 #[test]
-fn what_a_pod_left_while_its_binding_was_under_way_is_released_as_soon_as_that_is_refused() {
+fn a_gone_pods_reservation_is_released_once_its_binding_is_refused() {
     let mut scene = cut_for("a");
     scene.tell(OrderKind::Mark { uid: uid("a"), attempt: 1 }).unwrap();
     scene.report("n");
@@ -232,7 +232,7 @@ fn what_a_pod_left_while_its_binding_was_under_way_is_released_as_soon_as_that_i
 /// The release arrives at the agent between the mark and the Binding's outcome. Its answer comes after both were
 /// reported.
 #[test]
-fn a_release_that_was_rejected_for_a_binding_is_ordered_again_if_that_is_over() {
+fn a_release_that_was_rejected_for_a_binding_is_ordered_again_after_its_outcome() {
     let mut scene = cut_for("a");
     scene.goes("a");
     let [NodeOrder { order, .. }] = &scene.take_effects().orders[..] else { panic!("no release") };
@@ -247,7 +247,7 @@ fn a_release_that_was_rejected_for_a_binding_is_ordered_again_if_that_is_over() 
 }
 
 #[test]
-fn what_pods_left_while_their_agent_was_not_connected_is_released_when_it_is() {
+fn reservations_of_pods_that_left_are_released_when_their_agent_connects() {
     for is_bound_elsewhere in [false, true] {
         let mut scene = cut_for("a");
         scene.disconnect("n");

@@ -33,7 +33,7 @@ fn a_pod_in_backoff_makes_way_for_one_that_is_being_bound() {
 }
 
 #[test]
-fn one_whose_binding_may_be_made_makes_no_way() {
+fn a_pod_whose_binding_may_be_made_keeps_its_reservation() {
     let mut index = two();
     let until = Instant::now();
     index.bindings().send(&uid("a"), &PodKey::new("default", "a"), until);

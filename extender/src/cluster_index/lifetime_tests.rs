@@ -18,7 +18,7 @@ fn released(index: &mut Scene) -> Vec<ReleaseReason> {
 }
 
 #[test]
-fn a_reservation_that_nobody_uses_is_released_after_its_lifetime() {
+fn an_unused_reservation_is_released_after_its_lifetime() {
     let (mut index, start) = (index(), Instant::now());
     reserve(&mut index, "a");
     index.tick(start);

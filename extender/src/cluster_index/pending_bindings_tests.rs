@@ -18,7 +18,7 @@ fn asked(index: &mut Scene, now: Instant) -> BTreeSet<PodUid> {
 }
 
 #[test]
-fn what_became_of_a_binding_is_asked_once_it_cannot_be_made_any_more() {
+fn a_pod_is_looked_up_once_its_binding_can_no_longer_be_made() {
     let (mut index, now) = (index(), Instant::now());
     posted(&mut index, "a", now);
     assert!(asked(&mut index, now + UNCERTAIN.mul_f32(0.9)).is_empty());
@@ -33,7 +33,7 @@ fn what_became_of_a_binding_is_asked_once_it_cannot_be_made_any_more() {
 }
 
 #[test]
-fn a_binding_that_was_made_after_all_is_known_by_asking() {
+fn a_lookup_finds_a_binding_that_was_made_after_all() {
     let (mut index, now) = (index(), Instant::now());
     posted(&mut index, "a", now);
     index.looked_up(known("a", Some("n")), now + UNCERTAIN);
@@ -42,7 +42,7 @@ fn a_binding_that_was_made_after_all_is_known_by_asking() {
 }
 
 #[test]
-fn a_binding_that_is_sent_again_begins_anew() {
+fn a_binding_that_is_sent_again_restarts_its_time() {
     let (mut index, now) = (index(), Instant::now());
     posted(&mut index, "a", now);
     index.bindings().send(&uid("a"), &PodKey::new("default", "a"), now + UNCERTAIN);
@@ -51,7 +51,7 @@ fn a_binding_that_is_sent_again_begins_anew() {
 }
 
 #[test]
-fn a_pod_without_a_promise_is_asked_for_too() {
+fn a_pod_without_a_reservation_is_looked_up_too() {
     let (mut index, now) = (index(), Instant::now());
     let key = PodKey::new("default", "plain");
     index.bindings().send(&uid("plain"), &key, now);
@@ -77,7 +77,7 @@ fn a_refused_second_binding_leaves_the_first_one_open() {
 }
 
 #[test]
-fn the_api_server_is_asked_when_the_last_of_two_open_bindings_is_over() {
+fn a_pod_is_looked_up_when_the_last_of_two_open_bindings_is_over() {
     let (mut index, now) = (index(), Instant::now());
     posted(&mut index, "a", now);
     index.bindings().send(&uid("a"), &PodKey::new("default", "a"), now + UNCERTAIN / 2);

@@ -68,7 +68,7 @@ fn a_pod_with_an_unreadable_request_is_pending_for_ever() {
 }
 
 #[test]
-fn what_nobody_asked_about_is_judged_by_the_nodes_as_they_are() {
+fn the_nodes_decide_the_reason_of_a_pod_that_no_filter_refused() {
     let mut index = index();
     index.show_pod(known("a", None));
     let only = |reason| BTreeMap::from([("a".to_owned(), reason)]);

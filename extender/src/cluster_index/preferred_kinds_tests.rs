@@ -36,7 +36,7 @@ fn passed(index: &mut Scene, kinds: &[Kind], chosen: Kind, offer: Offer<'_>) -> 
 }
 
 #[test]
-fn each_node_is_counted_once_by_what_keeps_the_pod_from_it() {
+fn each_node_is_counted_once_by_the_reason_that_excludes_it() {
     let mut index = index();
     let offer = Offer { nodes: &["mig", "full"], is_complete: true, tolerated: &[] };
     let kinds = [Kind::Mps, Kind::TimeSlicing, Kind::Mig];

@@ -94,7 +94,7 @@ fn run(index: &mut Scene, pod: &Candidate, node: &str) {
 
 /// The policy decides which namespaces appear by name, because tenants choose the names of namespaces.
 #[test]
-fn the_use_of_a_quota_is_told_for_namespaces_that_the_policy_names() {
+fn the_use_of_a_quota_names_only_namespaces_that_the_policy_names() {
     let document = |name: &str, namespaces: &[&str]| -> kerf_core::policy::Policy {
         let document = json!({
             "apiVersion": "kerf.dev/v1alpha1", "kind": "GpuPolicy", "metadata": {"name": name},
@@ -134,7 +134,7 @@ fn refused(filtered: &Filtered<'_>, refusal: Refusal) -> bool {
 }
 
 #[test]
-fn pods_that_are_filtered_at_once_pass_the_quota_together_no_more_than_one_after_the_other() {
+fn pods_that_are_filtered_at_once_stay_within_the_quota_together() {
     let (mut index, now) = (cluster(), Instant::now());
     for name in ["a", "b"] {
         assert_eq!(ask_for(&mut index, &half(name), now).fitting, ["n1", "n2"]);
@@ -148,7 +148,7 @@ fn pods_that_are_filtered_at_once_pass_the_quota_together_no_more_than_one_after
 }
 
 #[test]
-fn a_promise_is_within_the_quota_whatever_the_filter_said() {
+fn a_reservation_is_within_the_quota_whatever_the_filter_answered() {
     let (mut index, now) = (cluster(), Instant::now());
     let pods = [half("a"), half("b"), half("c")];
     for (number, pod) in pods.iter().enumerate() {
@@ -165,7 +165,7 @@ fn a_promise_is_within_the_quota_whatever_the_filter_said() {
 }
 
 #[test]
-fn who_is_held_back_wakes_when_a_pod_of_the_namespace_ends_also_for_room_elsewhere() {
+fn a_held_back_pod_is_requeued_for_any_offered_node_when_a_pod_of_its_namespace_ends() {
     let (mut index, now) = (cluster(), Instant::now());
     let (a, b) = (half("a"), half("b"));
     run(&mut index, &a, "n1");
@@ -182,7 +182,7 @@ fn who_is_held_back_wakes_when_a_pod_of_the_namespace_ends_also_for_room_elsewhe
 }
 
 #[test]
-fn what_an_ended_pods_kubelet_has_not_let_go_counts() {
+fn slices_that_the_kubelet_still_lists_for_an_ended_pod_count() {
     let mut index = cluster();
     let (a, b) = (half("a"), half("b"));
     run(&mut index, &a, "n1");
@@ -195,7 +195,7 @@ fn what_an_ended_pods_kubelet_has_not_let_go_counts() {
 }
 
 #[test]
-fn a_new_leader_counts_what_is_reserved_before_it_knows_the_pods() {
+fn a_new_leader_counts_reservations_before_it_knows_the_pods() {
     let mut index = cluster();
     run(&mut index, &half("a"), "n1");
     run(&mut index, &half("b"), "n1");
@@ -214,7 +214,7 @@ fn a_new_leader_counts_what_is_reserved_before_it_knows_the_pods() {
 }
 
 #[test]
-fn policies_that_change_count_at_once_and_one_that_is_gone_is_replaced_by_the_first_that_matches() {
+fn a_changed_policy_counts_at_once_and_the_first_match_replaces_a_deleted_one() {
     let (mut index, now) = (cluster(), Instant::now());
     run(&mut index, &half("a"), "n1");
     let b = pod("b", request(HALF, 1), "gone");
@@ -250,7 +250,7 @@ fn a_whole_gpu_is_charged_by_its_size() {
 }
 
 #[test]
-fn a_pod_is_told_what_changed_and_once_a_minute() {
+fn a_held_back_pod_gets_an_event_for_a_new_reason_at_most_once_a_minute() {
     let (mut index, now) = (cluster(), Instant::now());
     let told = |index: &mut Scene, at: Duration| -> Vec<String> {
         let over = ask_for(index, &pod("c", request(SMALL, 5), "p"), now + at);

@@ -121,7 +121,7 @@ fn plain(name: &str) -> Candidate {
 }
 
 #[test]
-fn no_pod_comes_to_a_node_whose_layout_is_being_applied_until_it_is() {
+fn no_pod_is_placed_on_a_node_while_its_layout_changes() {
     let mut index = cluster(&[("n", mps())]);
     let (early, late) = (ten("early"), ten("late"));
     reserve(&mut index, &early, "n").unwrap();
@@ -143,7 +143,7 @@ fn no_pod_comes_to_a_node_whose_layout_is_being_applied_until_it_is() {
 }
 
 #[test]
-fn a_node_is_closed_for_a_change_only_if_nobody_is_there_or_comes() {
+fn a_node_is_closed_for_a_change_only_if_no_pod_is_on_it_or_reserved() {
     let mut index = cluster(&[("n", mps())]);
     let (coming, late) = (ten("coming"), ten("late"));
     reserve(&mut index, &coming, "n").unwrap();
@@ -160,7 +160,7 @@ fn a_node_is_closed_for_a_change_only_if_nobody_is_there_or_comes() {
 }
 
 #[test]
-fn no_pod_comes_to_a_static_node_while_slices_of_an_agent_are_held_there() {
+fn no_pod_is_placed_on_a_static_node_while_slices_of_an_agent_are_held_there() {
     let guest = |phase: &str| -> KnownPod {
         let slice = json!({"container": "main", "id": "s1", "gpu": "GPU-1", "shape": "mps:10gb"});
         let assignment = json!({"version": 1, "slices": [slice]}).to_string();
@@ -192,7 +192,7 @@ fn no_pod_comes_to_a_static_node_while_slices_of_an_agent_are_held_there() {
 }
 
 #[test]
-fn a_pod_that_holds_devices_of_the_plugin_keeps_nobody_away() {
+fn a_pod_that_holds_devices_of_the_plugin_closes_no_node() {
     let mut index = cluster(&[("n", mps())]);
     bind(&mut index, &ten("a"), "n");
     let assignment = json!({"version": 1, "slices": [], "devices": []}).to_string();
@@ -209,7 +209,7 @@ fn a_pod_that_holds_devices_of_the_plugin_keeps_nobody_away() {
 }
 
 #[test]
-fn no_more_is_promised_than_there_is_and_a_promise_becomes_what_the_pod_holds() {
+fn no_more_devices_are_reserved_than_exist_and_a_bound_pod_counts_once() {
     let mut index = cluster(&[("n", mps())]);
     for number in 0..7 {
         bind(&mut index, &ten(&number.to_string()), "n");
@@ -229,7 +229,7 @@ fn no_more_is_promised_than_there_is_and_a_promise_becomes_what_the_pod_holds() 
 }
 
 #[test]
-fn a_promise_stays_while_it_is_not_known_whether_the_binding_was_made() {
+fn a_reservation_stays_while_the_outcome_of_its_binding_is_unknown() {
     let mut index = cluster(&[("n", mps()), ("m", mps())]);
     let pod = ten("a");
     reserve(&mut index, &pod, "n").unwrap();
@@ -261,7 +261,7 @@ fn a_refused_second_binding_leaves_the_first_ones_device_reserved() {
 }
 
 #[test]
-fn the_assignment_says_what_is_given_and_how_large_it_is() {
+fn the_assignment_names_the_devices_and_their_size() {
     let mut index = cluster(&[("n", mps())]);
     let pod = ten("a");
     index.show_pod(kerfs(&pod, None));
@@ -273,7 +273,7 @@ fn the_assignment_says_what_is_given_and_how_large_it_is() {
 }
 
 #[test]
-fn what_others_bound_is_counted_as_long_as_it_lives() {
+fn pods_that_other_schedulers_bound_count_while_they_live() {
     let mut index = cluster(&[("n", mps())]);
     index.nodes().objects().begin_unlabelled_list();
     index.nodes().show_unlabelled(&shown("big", Some("n"), "Running", &json!({"nvidia.com/gpu": "7"}), None));
@@ -292,7 +292,7 @@ fn what_others_bound_is_counted_as_long_as_it_lives() {
 }
 
 #[test]
-fn a_pod_that_loses_kerfs_label_holds_on_until_it_is_gone() {
+fn a_pod_that_loses_kerfs_label_counts_until_it_is_gone() {
     let mut index = cluster(&[("n", mps())]);
     let pod = ten("a");
     bind(&mut index, &pod, "n");
@@ -311,7 +311,7 @@ fn best<'n>(index: &mut ClusterIndex, pod: &Candidate, offered: &[&'n str], now:
 }
 
 #[test]
-fn pods_are_expected_where_they_waste_least_and_nodes_are_filled_one_by_one() {
+fn pods_are_assumed_where_they_waste_least_and_nodes_are_filled_one_by_one() {
     let l40s = [
         ("gpu.product", "NVIDIA-L40S-SHARED"),
         ("gpu.memory", "46068"),
@@ -331,7 +331,7 @@ fn pods_are_expected_where_they_waste_least_and_nodes_are_filled_one_by_one() {
 }
 
 #[test]
-fn a_slice_that_is_fixed_is_taken_before_one_that_could_be_cut_otherwise() {
+fn a_fixed_slice_is_taken_before_one_that_can_be_recut() {
     let labels = [("mig-1g.10gb.count", "2"), ("mig-1g.10gb.memory", "9984"), ("mig-1g.10gb.replicas", "1")];
     let mut index = cluster(&[("fixed", static_node(&labels, &[("mig-1g.10gb", 2)]))]);
     let _agent = super::scene::Agent::connected(&mut index, "managed");
@@ -344,7 +344,7 @@ fn a_slice_that_is_fixed_is_taken_before_one_that_could_be_cut_otherwise() {
 }
 
 #[test]
-fn a_node_is_managed_as_long_as_it_has_a_gpu_node_and_what_is_held_there_counts_again_afterwards() {
+fn a_node_is_managed_while_it_has_a_gpu_node_and_held_devices_count_again_afterwards() {
     let mut index = cluster(&[("n", mps())]);
     bind(&mut index, &ten("a"), "n");
     index.nodes().show_gpu_node(&GpuNode::new(&"n".into()));
@@ -355,7 +355,7 @@ fn a_node_is_managed_as_long_as_it_has_a_gpu_node_and_what_is_held_there_counts_
 }
 
 #[test]
-fn pods_that_never_met_kerf_are_counted_and_bound_by_name() {
+fn pods_that_bypassed_the_webhook_are_counted_and_reserved_by_name() {
     let mut index = cluster(&[("n", static_node(&[], &[("gpu", 2)]))]);
     let plain = |name: &str| {
         let (uid, key) = (PodUid::new(format!("uid-{name}")), PodKey::new("team", name));
@@ -383,7 +383,7 @@ fn pods_that_never_met_kerf_are_counted_and_bound_by_name() {
 }
 
 #[test]
-fn who_waits_is_called_when_a_device_is_free_again() {
+fn a_pending_pod_is_requeued_when_a_device_is_free_again() {
     let mut index = cluster(&[("n", static_node(&[], &[("gpu", 1)]))]);
     let any = |name| {
         candidate(
@@ -409,7 +409,7 @@ fn who_waits_is_called_when_a_device_is_free_again() {
 }
 
 #[test]
-fn quotas_count_static_slices_by_what_they_are() {
+fn quotas_count_static_slices_by_their_size() {
     let mut index = cluster(&[("n", mps())]);
     let policy = json!({
         "apiVersion": "kerf.dev/v1alpha1", "kind": "GpuPolicy", "metadata": {"name": "p"},

@@ -30,7 +30,7 @@ fn a_managed_node_without_an_agent_is_found_by_its_labels() {
 }
 
 #[test]
-fn an_agent_that_is_not_ready_or_not_connected_serves_nobody() {
+fn a_node_whose_agent_is_not_ready_or_not_connected_is_unserved() {
     let mut index = index();
     assert_eq!(unserved(&index), []);
     let mut status = node_status(&["H100-80GB"]);

@@ -27,7 +27,7 @@ fn refusal(index: &mut ClusterIndex) -> Option<Refusal> {
 }
 
 #[test]
-fn after_a_leader_that_vanished_nobody_comes_to_static_nodes_until_its_requests_cannot_live() {
+fn static_nodes_stay_closed_until_no_request_of_a_vanished_leader_can_live() {
     for (former, told, waits) in [
         (Former::Vanished, None, true),
         (Former::GaveBack, Some(4), false),
@@ -50,7 +50,7 @@ fn after_a_leader_that_vanished_nobody_comes_to_static_nodes_until_its_requests_
 }
 
 #[test]
-fn a_leader_that_vanished_leaves_nothing_where_there_is_no_static_node() {
+fn a_vanished_leader_leaves_nothing_under_way_without_static_nodes() {
     let mut index = ClusterIndex::new(5, Terms::default());
     index.nodes().static_nodes().succeed(Former::Vanished, Instant::now());
     assert!(!index.leaves_nothing_under_way(), "nodes are not listed");

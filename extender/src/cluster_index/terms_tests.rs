@@ -43,7 +43,7 @@ fn a_new_leader_answers_at_once_and_lists_nothing() {
 }
 
 #[test]
-fn what_was_not_listed_yet_is_waited_for() {
+fn a_leader_answers_only_after_all_lists() {
     let mut index = ClusterIndex::following(Terms::default());
     index.lead(1);
     assert!(!index.can_answer());
@@ -54,7 +54,7 @@ fn what_was_not_listed_yet_is_waited_for() {
 }
 
 #[test]
-fn no_pod_comes_to_a_static_node_before_nodes_and_pods_were_listed_in_the_term() {
+fn static_nodes_are_closed_until_nodes_and_pods_were_listed_in_the_term() {
     let mut index = ClusterIndex::following(Terms::default());
     index.nodes().show_static("s".into(), Some(static_node(&[], &[("gpu", 8)])));
     index.nodes().end_gpu_node_list();
@@ -77,7 +77,7 @@ fn no_pod_comes_to_a_static_node_before_nodes_and_pods_were_listed_in_the_term()
 }
 
 #[test]
-fn a_leader_is_above_every_epoch_that_its_replica_has_heard_of() {
+fn a_leaders_epoch_is_above_every_epoch_that_its_replica_has_seen() {
     let mut index = follower();
     index.leadership_mut().see_epoch(9);
     assert!(!index.take_effects().deposed, "a follower is none anyway");
@@ -98,7 +98,7 @@ fn a_leader_is_above_every_epoch_that_its_replica_has_heard_of() {
 }
 
 #[test]
-fn a_term_ends_with_all_that_only_a_leader_knows() {
+fn the_end_of_a_term_drops_all_state_of_a_leader() {
     let mut index = follower();
     connect(&mut index);
     index.nodes().show_static("s".into(), Some(static_node(&[], &[("gpu", 8)])));
@@ -145,7 +145,7 @@ fn a_term_ends_with_all_that_only_a_leader_knows() {
 }
 
 #[test]
-fn a_follower_orders_nothing() {
+fn a_follower_sends_no_orders() {
     let mut leader = follower();
     let mut agent = connect(&mut leader);
     leader.lead(1);

@@ -39,7 +39,7 @@ pub(super) fn reserve(index: &mut Scene, pod: &str) -> Proposal {
 }
 
 #[test]
-fn a_pod_whose_request_is_unknown_must_be_asked_for() {
+fn a_pod_whose_request_is_unknown_must_be_looked_up() {
     let mut index = index();
     let key = PodKey::new("default", "a");
     let unknown = index.reserve(&uid("a"), &key, &"n".into(), None);
@@ -49,7 +49,7 @@ fn a_pod_whose_request_is_unknown_must_be_asked_for() {
 }
 
 #[test]
-fn an_idle_slice_is_promised_without_a_cut() {
+fn an_idle_slice_is_reserved_without_a_cut() {
     let mut index = index();
     let first = reserve(&mut index, "a");
     assert!(matches!(first.places[0].source, Source::Cut(_)));
@@ -66,7 +66,7 @@ fn finds_room(index: &mut Scene, pod: &str, profile: &str) -> bool {
 }
 
 #[test]
-fn a_released_slice_is_nobodys_only_once_the_agent_says_so() {
+fn a_released_slice_is_free_only_after_the_agent_reports_it() {
     let mut index = index();
     assert!(finds_room(&mut index, "a", "3g.40gb") && finds_room(&mut index, "b", "3g.40gb"));
     index.cut("n", false);
@@ -77,7 +77,7 @@ fn a_released_slice_is_nobodys_only_once_the_agent_says_so() {
 }
 
 #[test]
-fn a_policy_counts_from_the_moment_the_agent_says_it_is_in_force() {
+fn a_policy_counts_once_the_agent_reports_it_in_force() {
     let mut index = index();
     let ask = Ask::read(Some(&request(SMALL, 1).to_json())).unwrap();
     assert!(index.scheduling().place("n", &uid("a"), &ask).is_ok());
@@ -95,7 +95,7 @@ fn a_policy_counts_from_the_moment_the_agent_says_it_is_in_force() {
 
 /// The index finds once a second which nodes' policies are due, and each such GpuNode is then read from the API server.
 #[test]
-fn a_node_whose_agent_is_away_is_filled_by_what_its_gpu_node_says() {
+fn the_gpu_node_decides_whether_a_policy_is_due_without_its_agent() {
     let mut index = index();
     let policy = serde_json::json!({"overUse": "evict"});
     let rules = kerf_core::policy::NodeRules {
@@ -125,7 +125,7 @@ fn a_node_whose_agent_is_away_is_filled_by_what_its_gpu_node_says() {
 }
 
 #[test]
-fn promises_to_pods_that_have_ended_or_run_elsewhere_are_given_back() {
+fn reservations_of_pods_that_ended_or_run_elsewhere_are_released() {
     for (change, reason) in [
         ((|pod: &mut KnownPod| pod.ended = true) as fn(&mut KnownPod), ReleaseReason::Ended),
         (|pod| pod.node = Some("other".into()), ReleaseReason::BoundElsewhere),
@@ -157,7 +157,7 @@ fn the_slices_of_a_pod_that_is_only_being_deleted_stay_its_own() {
 }
 
 #[test]
-fn a_pod_that_leaves_the_watch_alive_is_looked_up_before_its_slices_are_given_back() {
+fn a_pod_that_leaves_the_watch_alive_is_looked_up_before_its_slices_are_released() {
     let mut index = index();
     reserve(&mut index, "a");
     index.take_effects();
@@ -174,7 +174,7 @@ fn a_pod_that_leaves_the_watch_alive_is_looked_up_before_its_slices_are_given_ba
 }
 
 #[test]
-fn promises_to_pods_that_vanished_while_nobody_looked_are_looked_up() {
+fn pods_with_a_reservation_that_a_new_list_omits_are_looked_up() {
     let mut index = index();
     reserve(&mut index, "a");
     reserve(&mut index, "b");
@@ -196,7 +196,7 @@ fn a_node_that_a_new_listing_does_not_show_is_gone() {
 }
 
 #[test]
-fn promises_are_counted_by_how_far_they_are() {
+fn reservations_are_counted_by_their_state() {
     let mut index = index();
     reserve(&mut index, "a");
     index.show_pod(known("b", None));
@@ -207,7 +207,7 @@ fn promises_are_counted_by_how_far_they_are() {
 }
 
 #[test]
-fn a_pod_that_ended_before_its_promise_is_looked_up_when_its_binding_is_refused() {
+fn a_pod_that_ended_before_its_reservation_is_looked_up_when_its_binding_is_refused() {
     let mut index = index();
     let key = PodKey::new("default", "brief");
     let ask = Ask::read(Some(&request("nvidia.com/mig-1g.10gb", 1).to_json())).unwrap();

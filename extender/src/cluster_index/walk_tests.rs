@@ -495,7 +495,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
     #[test]
-    fn no_promise_to_a_bound_pod_is_taken_back_and_no_quota_is_passed(steps in prop::collection::vec(step(), 1..250)) {
+    fn no_bound_pod_loses_its_reservation_and_no_quota_is_exceeded(steps in prop::collection::vec(step(), 1..250)) {
         let mut world = World::new();
         for step in &steps {
             world.take(step);

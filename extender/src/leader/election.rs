@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lease_that_nobody_made_is_taken_as_the_first() {
+    fn a_missing_lease_is_taken_as_the_first() {
         let (mut election, now) = election();
         assert_eq!(election.decide(None, now), take(0, Former::Unknown));
     }
@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn an_earlier_life_of_the_same_identity_is_another_leader() {
+    fn an_earlier_process_of_the_same_identity_is_another_leader() {
         let (mut election, now) = election();
         assert_eq!(election.decide(Some(&record("me", 4, "1")), now), take(5, Former::Vanished));
     }

@@ -46,7 +46,7 @@ async fn a_held_lease_is_not_taken() {
 }
 
 #[tokio::test]
-async fn who_is_slower_does_not_lead() {
+async fn the_slower_of_two_candidates_does_not_lead() {
     let api = ApiStandIn::new();
     api.meddle(|api| {
         let spec = serde_json::json!({"holderIdentity": "faster", "leaseDurationSeconds": 3});
@@ -159,7 +159,7 @@ async fn a_replica_that_led_before_the_lease_was_deleted_leads_by_a_higher_epoch
 }
 
 #[tokio::test]
-async fn a_replica_leads_above_every_epoch_that_it_has_heard_of() {
+async fn a_replica_leads_above_every_epoch_that_it_has_seen() {
     for (heard, epoch) in [(0, 1), (1, 2), (9, 10)] {
         let api = ApiStandIn::new();
         let mut a = candidate(&api, "a");
@@ -170,7 +170,7 @@ async fn a_replica_leads_above_every_epoch_that_it_has_heard_of() {
 
 /// The watch reports the release at once; the next poll is a second away.
 #[tokio::test(start_paused = true)]
-async fn a_lease_that_is_given_back_is_free_at_once() {
+async fn a_released_lease_is_free_at_once() {
     let free = |holder: &str| -> Lease {
         serde_json::from_value(serde_json::json!({"metadata": {}, "spec": {"holderIdentity": holder}}))
             .unwrap()

@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_leader_alone_has_the_label() {
+    async fn only_the_leader_has_the_label() {
         for labelled in [&[][..], &["a"], &["b"], &["b", "c"], &["a", "b"]] {
             let api = pods(labelled);
             own(&api).take_label().await.unwrap();
@@ -137,14 +137,14 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_label_that_is_where_it_should_be_is_not_written_again() {
+    async fn a_correct_label_is_not_written_again() {
         let api = pods(&["a"]);
         own(&api).take_label().await.unwrap();
         assert_eq!(api.requests(&Method::PATCH), 0);
     }
 
     #[tokio::test]
-    async fn an_old_leader_that_is_gone_meanwhile_keeps_nobody_from_the_label() {
+    async fn a_former_leader_that_is_gone_does_not_block_the_label() {
         let api = pods(&["b"]);
         api.meddle(|api| api.delete(&path("b")));
         own(&api).take_label().await.unwrap();

@@ -8,7 +8,7 @@ use kerf_runtime::shutdown::CancellationToken;
 use std::sync::Arc;
 
 #[tokio::test]
-async fn what_is_counted_is_shown_under_its_name() {
+async fn every_metric_is_exported_under_its_name() {
     let standing = Arc::new(CurrentTerm::default());
     let (metrics, mut registry) = Metrics::new();
     registry.register_collector(Box::new(TermCollector::new(standing.clone())));

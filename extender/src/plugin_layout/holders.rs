@@ -32,7 +32,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_node_has_its_turn_however_many_wait() {
+    fn every_node_gets_its_turn_however_many_are_pending() {
         let waiting: BTreeSet<NodeName> = (0..45).map(|n| NodeName::new(format!("n{n:02}"))).collect();
         let mut asked = Vec::new();
         for _ in 0..9 {

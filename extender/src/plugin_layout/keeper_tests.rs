@@ -83,7 +83,7 @@ fn put(api: &ApiStandIn, labels: &Value, record: &NodeRecord, gpus: &str) -> Nod
 }
 
 #[tokio::test]
-async fn labels_are_led_back_only_where_no_pod_is_about_to_come() {
+async fn labels_are_restored_only_if_no_pod_is_being_bound() {
     let api = ApiStandIn::new();
     let mut keeper = keeper(&api);
     keeper.hear(node(&api).into());
@@ -103,7 +103,7 @@ async fn labels_are_led_back_only_where_no_pod_is_about_to_come() {
 }
 
 #[tokio::test]
-async fn one_node_that_is_held_answers_for_all_that_stand_in_the_way() {
+async fn the_search_for_holders_ends_at_the_first_node_with_one() {
     let api = ApiStandIn::new();
     let mut keeper = keeper(&api);
     let names: BTreeSet<NodeName> = (0..45).map(|n| NodeName::new(format!("n{n}"))).collect();
@@ -122,7 +122,7 @@ async fn one_node_that_is_held_answers_for_all_that_stand_in_the_way() {
 }
 
 #[tokio::test]
-async fn mig_devices_get_other_names_only_where_no_pod_is_about_to_come() {
+async fn mig_devices_are_renamed_only_if_no_pod_is_being_bound() {
     let api = ApiStandIn::new();
     let mut keeper = keeper(&api);
     let path = "/apis/nvidia.com/v1/clusterpolicies/cluster-policy";
@@ -171,7 +171,7 @@ fn renaming(api: &ApiStandIn) {
 }
 
 #[tokio::test]
-async fn no_pod_comes_to_a_static_node_before_a_new_leader_knows_whose_mig_devices_are_renamed() {
+async fn static_nodes_are_closed_until_a_new_leader_knows_whose_mig_devices_are_renamed() {
     let api = ApiStandIn::new();
     let mut keeper = keeper(&api);
     let is_open = |keeper: &Keeper, name: &str| {
@@ -192,7 +192,7 @@ async fn no_pod_comes_to_a_static_node_before_a_new_leader_knows_whose_mig_devic
 }
 
 #[tokio::test]
-async fn static_nodes_are_closed_from_the_beginning_where_there_are_policies_and_nowhere_else() {
+async fn static_nodes_begin_closed_only_if_layouts_are_applied() {
     let file = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../policies/default.yaml");
     let store = kerf_runtime::policy_file::PolicyStore::open(&file).unwrap();
     let given = PolicySource::of(Some(store));
@@ -210,7 +210,7 @@ async fn static_nodes_are_closed_from_the_beginning_where_there_are_policies_and
 }
 
 #[tokio::test]
-async fn a_node_stays_closed_as_long_as_nobody_knows_whether_its_labels_were_written() {
+async fn a_node_stays_closed_while_it_is_unknown_whether_its_labels_were_written() {
     for (fault, is_written) in [(Fault::LoseReply, true), (Fault::Answer(403), false)] {
         let api = ApiStandIn::new();
         let mut keeper = keeper(&api);
@@ -230,7 +230,7 @@ async fn a_node_stays_closed_as_long_as_nobody_knows_whether_its_labels_were_wri
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_record_of_another_leader_is_as_old_as_this_one_knows_it_whatever_clock_wrote_it() {
+async fn a_leader_measures_the_age_of_another_leaders_record_by_its_own_clock() {
     for ahead in [-1000, 0, 1000] {
         let since = now().saturating_add_signed(ahead);
         let applying =

@@ -100,7 +100,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_answer_in_a_second_is_late() {
+    fn at_most_one_answer_a_second_is_late() {
         let (lag, now) = (Lag::default(), Instant::now());
         let after = [0, 1, 999, 1000, 1001].map(|ms| lag.is_due(now + Duration::from_millis(ms)));
         assert_eq!(after, [true, false, false, true, false]);

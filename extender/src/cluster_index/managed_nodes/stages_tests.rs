@@ -4,7 +4,7 @@ use crate::cluster_index::tests::{index, known, reserve, uid};
 const STEP: Duration = Duration::from_secs(1);
 
 #[test]
-fn each_stage_ends_where_it_is_first_seen_to() {
+fn each_stage_ends_when_its_end_is_first_seen() {
     let (mut index, start) = (index(), Instant::now());
     reserve(&mut index, "a");
     index.reserving().stages().start_stages(&uid("a"), start);
@@ -24,7 +24,7 @@ fn each_stage_ends_where_it_is_first_seen_to() {
 }
 
 #[test]
-fn what_was_not_seen_is_not_counted_and_nothing_is_kept_of_a_pod_that_left() {
+fn only_pods_with_a_reservation_have_stages() {
     let (mut index, start) = (index(), Instant::now());
     index.reserving().stages().start_stages(&uid("a"), start);
     assert!(!index.reserving().stages().has_stages(), "it has no reservation");

@@ -29,7 +29,7 @@ const TIMEOUT: Duration = Duration::from_secs(5);
 #[derive(Debug, Error)]
 enum Unwritten {
     #[error(transparent)]
-    ApiFailure(#[from] ApiFailure),
+    Api(#[from] ApiFailure),
     #[error("failed to read or make the object: {0}")]
     Json(#[from] serde_json::Error),
     #[error("failed to make the request: {0}")]

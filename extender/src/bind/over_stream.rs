@@ -43,7 +43,7 @@ impl Bind {
         gate: Instant,
     ) -> Result<(), BindError> {
         let (proposal, connection) = self.propose(term, ask)?;
-        let unanswered = ApiFailure { bind: self.clone(), term: term.clone(), connection };
+        let unanswered = UnansweredProposal { bind: self.clone(), term: term.clone(), connection };
         // The proposal rests on the copy of this connection, so it must not be sent over a later one.
         let connection = term.cluster.agents.connection(&self.node).filter(|found| found.id() == connection);
         let connection = connection.ok_or(BindFailure::Disconnected)?;
@@ -69,13 +69,13 @@ impl Bind {
 }
 
 /// Counts the places of a proposal as taken until it is dropped.
-struct ApiFailure {
+struct UnansweredProposal {
     bind: Bind,
     term: Arc<Term>,
     connection: u64,
 }
 
-impl ApiFailure {
+impl UnansweredProposal {
     fn end(self, answer: &Answer) {
         let Bind { uid, key, node } = &self.bind;
         match answer {
@@ -93,7 +93,7 @@ impl ApiFailure {
     }
 }
 
-impl Drop for ApiFailure {
+impl Drop for UnansweredProposal {
     fn drop(&mut self) {
         self.term
             .with(|index| index.nodes().agents().answer(&self.bind.uid, &self.bind.node, self.connection));
@@ -111,7 +111,7 @@ struct StreamBind<'b> {
     gate: Instant,
     changes: watch::Receiver<()>,
     /// `None` once the `Reserve` has been sent.
-    unanswered: Option<ApiFailure>,
+    unanswered: Option<UnansweredProposal>,
     /// Receives the answer to the last order that has one.
     answer: Option<oneshot::Receiver<Answer>>,
     /// True once the connection refuses orders because this replica no longer leads in the bind's epoch.
@@ -124,7 +124,7 @@ impl<'b> StreamBind<'b> {
         term: &'b Arc<Term>,
         connection: Connection,
         proposal: Proposal,
-        unanswered: ApiFailure,
+        unanswered: UnansweredProposal,
         gate: Instant,
     ) -> Self {
         let began = Instant::now();

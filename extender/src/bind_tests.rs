@@ -3,7 +3,7 @@
 use super::*;
 use crate::api_stand_in::{Fault, pod_path};
 use crate::filter::tests::{pod, unbound};
-use crate::in_flight::MOST;
+use crate::in_flight::LIMIT;
 use crate::metrics::Metrics;
 use crate::simulated_agent::{EPOCH, Leader};
 use crate::timers::look_for_answers;
@@ -155,7 +155,7 @@ async fn the_agent_gets_the_outcome_of_a_refused_binding_and_none_without_an_ans
 async fn no_binding_is_sent_above_the_limit_of_those_under_way() {
     let scene = Scene::start(true).await;
     let mut others = Vec::new();
-    for _ in 0..MOST {
+    for _ in 0..LIMIT {
         others.push(scene.term.in_flight.enter().await);
     }
     scene.put_pod("a");

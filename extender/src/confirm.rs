@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use tokio::time::{MissedTickBehavior, interval_at, timeout};
 
 /// How often the index checks everything again. Events normally do the work; this finds what an event missed.
-const RESYNC: Duration = Duration::from_secs(30);
+const RESYNC_INTERVAL: Duration = Duration::from_secs(30);
 /// How many pods are looked up at once.
 const AT_ONCE: usize = 8;
 /// Timeout of one lookup. A pod without an answer is looked up again at the next resync.
@@ -18,7 +18,7 @@ const TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Looks pods up until the term ends.
 pub async fn run(term: Arc<Term>) {
-    let mut resync = interval_at(tokio::time::Instant::now() + RESYNC, RESYNC);
+    let mut resync = interval_at(tokio::time::Instant::now() + RESYNC_INTERVAL, RESYNC_INTERVAL);
     resync.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         tokio::select! {

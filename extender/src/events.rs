@@ -79,8 +79,8 @@ impl Topic {
 }
 
 /// How many Events may be written in a burst, and how often one more after it. People can read no more than that.
-const AT_ONCE: u32 = 100;
-const ONE_MORE: Duration = Duration::from_millis(50);
+const BURST_LIMIT: u32 = 100;
+const EVENT_INTERVAL: Duration = Duration::from_millis(50);
 
 /// Limits the rate of Events, because each costs the API server as much as half a Binding.
 #[derive(Debug, Default)]
@@ -96,9 +96,9 @@ impl Limit {
         // No code panics while it holds this lock.
         let mut spent = self.spent_until.lock().unwrap_or_else(PoisonError::into_inner);
         let until = spent.map_or(now, |until| until.max(now));
-        let admits = until.duration_since(now) < ONE_MORE * AT_ONCE;
+        let admits = until.duration_since(now) < EVENT_INTERVAL * BURST_LIMIT;
         if admits {
-            *spent = Some(until + ONE_MORE);
+            *spent = Some(until + EVENT_INTERVAL);
         }
         admits
     }
@@ -231,7 +231,7 @@ mod tests {
             let (pod, uid) = (PodKey::new("default", format!("p{number}")), PodUid::new(number.to_string()));
             recorder.publish(&pod, &uid, Topic::SlicesAssigned, "on node n".to_owned()).await;
         }
-        let most = 101 + begun.elapsed().as_millis() / ONE_MORE.as_millis();
+        let most = 101 + begun.elapsed().as_millis() / EVENT_INTERVAL.as_millis();
         let written = u128::try_from(api.requests(&Method::POST)).unwrap();
         assert!((100..=most).contains(&written), "{written} of at most {most}");
     }

@@ -10,7 +10,7 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 
 /// The limit at the start, which is also the highest.
-pub const MOST: u32 = 256;
+pub const LIMIT: u32 = 256;
 /// The lowest limit: enough to notice that the API server answers again.
 const LEAST: u32 = 8;
 
@@ -30,7 +30,7 @@ struct State {
 
 impl Default for State {
     fn default() -> Self {
-        Self { limit: MOST, open: 0, fell: None }
+        Self { limit: LIMIT, open: 0, fell: None }
     }
 }
 
@@ -68,7 +68,7 @@ impl Leave {
     pub fn answered(self, in_time: bool) {
         let mut state = self.of.lock();
         if in_time {
-            state.limit = (state.limit + 1).min(MOST);
+            state.limit = (state.limit + 1).min(LIMIT);
             // This wakes a second Binding, for the room that the limit gained. Dropping the permit wakes one for its
             // own place.
             self.of.room.notify_one();
@@ -121,16 +121,16 @@ mod tests {
             leave.answered(true);
         }
         assert_eq!((limit(&of), of.lock().open), (16, 0));
-        for _ in 0..MOST {
+        for _ in 0..LIMIT {
             of.enter().await.answered(true);
         }
-        assert_eq!(limit(&of), MOST);
+        assert_eq!(limit(&of), LIMIT);
     }
 
     #[tokio::test(start_paused = true)]
     async fn bindings_enter_in_order_and_a_dropped_one_takes_no_place() {
         let of = Arc::new(InFlight::default());
-        let mut leaves = enter(&of, MOST).await;
+        let mut leaves = enter(&of, LIMIT).await;
         let [mut first, mut second, mut third] = [(); 3].map(|()| Box::pin(async { of.enter().await }));
         assert!(
             [&mut first, &mut second, &mut third].into_iter().all(|waits| waits.now_or_never().is_none())

@@ -24,7 +24,7 @@ use std::time::Duration;
 use tokio::sync::{Notify, OwnedRwLockReadGuard, RwLock, watch};
 
 /// How often the outcome of a Binding is sent to an agent that is not connected. Agents reconnect within seconds.
-const TELLS: usize = 10;
+const ATTEMPT_LIMIT: usize = 10;
 const TELL_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The term that requests are answered by, if this replica leads and has listed everything.
@@ -244,7 +244,7 @@ impl Term {
     /// Sends the outcome of a Binding to a node's agent. If the connection ends before the answer, its next connection
     /// is used.
     pub async fn tell(&self, node: &NodeName, order: &Order) {
-        for _ in 0..TELLS {
+        for _ in 0..ATTEMPT_LIMIT {
             if self.deadline().is_some_and(Deadline::has_passed) {
                 return;
             }

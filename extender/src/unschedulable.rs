@@ -21,9 +21,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// The most pods that are remembered. Beyond it the last ones are forgotten, and the scheduler retries them on its own.
-const MOST: usize = 10_000;
+const POD_LIMIT: usize = 10_000;
 /// The first pause after a failed requeue; it doubles with each failure.
-const PAUSE: Duration = Duration::from_secs(1);
+const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 /// How many times the pause doubles.
 const DOUBLINGS: u32 = 6;
 
@@ -135,7 +135,7 @@ impl Unschedulable {
         }
         self.turns.insert(waiter.uid.clone(), turn);
         self.pods.insert(turn, waiter);
-        if self.pods.len() > MOST
+        if self.pods.len() > POD_LIMIT
             && let Some((&last, _)) = self.pods.last_key_value()
             && let Some((waiter, _)) = self.remove(last)
         {
@@ -236,7 +236,7 @@ impl Unschedulable {
     /// Ends a requeue that failed. If the pod was not refused or removed meanwhile, it is in line again after a pause.
     pub fn was_not_called(&mut self, uid: &PodUid, now: Instant) {
         let Some(called) = self.called.get_mut(uid) else { return };
-        called.again = Some(now + PAUSE * 2_u32.pow(called.waiter.failures.min(DOUBLINGS)));
+        called.again = Some(now + RETRY_INTERVAL * 2_u32.pow(called.waiter.failures.min(DOUBLINGS)));
         called.waiter.failures = called.waiter.failures.saturating_add(1);
     }
 

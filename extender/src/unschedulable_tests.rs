@@ -49,7 +49,7 @@ fn a_pod_whose_requeue_failed_rejoins_its_group_after_a_pause() {
     waiting.was_not_called(&"a".into(), now);
     waiting.call_again(now);
     assert_eq!(waiting.turn_of(&"a".into()), None, "not yet");
-    waiting.call_again(now + PAUSE);
+    waiting.call_again(now + RETRY_INTERVAL);
     assert_eq!(waiting.next_of(other), waiting.turn_of(&"a".into()));
     assert_eq!(waiting.take_changed(), ["n".into()].into());
 }
@@ -58,10 +58,10 @@ fn a_pod_whose_requeue_failed_rejoins_its_group_after_a_pause() {
 fn those_that_came_last_are_forgotten_beyond_the_most() {
     let small = ask("nvidia.com/mig-1g.10gb");
     let mut waiting = Unschedulable::default();
-    for pod in 0..MOST {
+    for pod in 0..POD_LIMIT {
         refuse(&mut waiting, &pod.to_string(), &small, &["n"]);
     }
     waiting.refused(&"late".into(), &PodKey::new("default", "late"), &small, &["n"], false);
-    assert_eq!((waiting.pods().count(), waiting.turn_of(&"late".into())), (MOST, None));
-    assert_eq!((waiting.firsts.len(), waiting.turn_of(&"0".into()).is_some()), (MOST, true));
+    assert_eq!((waiting.pods().count(), waiting.turn_of(&"late".into())), (POD_LIMIT, None));
+    assert_eq!((waiting.firsts.len(), waiting.turn_of(&"0".into()).is_some()), (POD_LIMIT, true));
 }

@@ -24,7 +24,7 @@ const REPLICAS: &str = "app.kubernetes.io/name=kerf-extender";
 /// Timeout of one pass over the pods' labels.
 const TIMEOUT: Duration = Duration::from_secs(2);
 /// The pause after a failure.
-const PAUSE: Duration = Duration::from_millis(500);
+const RETRY_INTERVAL: Duration = Duration::from_millis(500);
 /// Seconds after which the watch is restarted, as for the other watches.
 const WATCH_SECONDS: u32 = 60;
 
@@ -57,7 +57,7 @@ impl OwnPod {
                 Err(error) => {
                     let pod = &self.name;
                     tracing::warn!(pod, %error, "failed to label the leader's pod, by which the Service leads to it; trying again");
-                    sleep(PAUSE).await;
+                    sleep(RETRY_INTERVAL).await;
                 }
             }
         }

@@ -39,7 +39,7 @@ use tokio::time::{Instant, MissedTickBehavior, interval};
 /// The interval of passes over what is due.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
 /// How often the `ConfigMap` and the `ClusterPolicy` are read, which change rarely.
-const READ: Duration = Duration::from_secs(3);
+const READ_INTERVAL: Duration = Duration::from_secs(3);
 /// Timeout of one request. A write that failed is due again at the next pass.
 const TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -188,7 +188,7 @@ impl Keeper {
             self.term.metrics.layouts([].into_iter());
             return;
         }
-        if self.read_at.is_none_or(|at| at.elapsed() >= READ)
+        if self.read_at.is_none_or(|at| at.elapsed() >= READ_INTERVAL)
             && let Err(error) = self.read().await
         {
             return tracing::warn!(%error, "failed to read the configuration of NVIDIA's device plugin; trying again");

@@ -19,12 +19,12 @@ pub(super) const NO_VICTIMS: &str = "no NodeNameToMetaVictims in the request: se
 
 /// How long a pod's end may take to be seen here once the scheduler has seen it. The scheduler asks as soon as that
 /// happens. After a refusal it does not ask again until another pod ends, or for five minutes.
-const LATEST: Duration = Duration::from_millis(100);
+const SEEN_TIMEOUT: Duration = Duration::from_millis(100);
 /// The interval of retries meanwhile.
 const POLL_INTERVAL: Duration = Duration::from_millis(10);
 /// The shortest interval between two late answers. The scheduler does nothing else while it waits for one. So one per
 /// second may be late, which is the first: that of the pod with the highest priority.
-const PAUSE: Duration = Duration::from_secs(1);
+const LATE_ANSWER_INTERVAL: Duration = Duration::from_secs(1);
 
 /// When an answer was last late.
 #[derive(Debug, Default)]
@@ -34,7 +34,7 @@ impl Lag {
     /// Whether an answer may be late now. If so, the next may not be for a while.
     fn is_due(&self, now: Instant) -> bool {
         let mut last = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let is_due = last.is_none_or(|last| now.saturating_duration_since(last) >= PAUSE);
+        let is_due = last.is_none_or(|last| now.saturating_duration_since(last) >= LATE_ANSWER_INTERVAL);
         if is_due {
             *last = Some(now);
         }
@@ -88,7 +88,7 @@ async fn decide<'n>(term: &Arc<Term>, lag: &Lag, pod: &Candidate, plans: &[Plan<
     if !decided.may_change() || !lag.is_due(began) {
         return decided;
     }
-    while decided.may_change() && began.elapsed() < LATEST {
+    while decided.may_change() && began.elapsed() < SEEN_TIMEOUT {
         sleep(POLL_INTERVAL).await;
         decided = look();
     }

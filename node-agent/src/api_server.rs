@@ -22,7 +22,6 @@ pub struct ClientArgs {
 pub enum ClientError {
     #[error("failed to read {0}")]
     Read(PathBuf, #[source] std::io::Error),
-    /// The file is not JSON, or is no kubeconfig.
     #[error("{0} is no kubeconfig in JSON; write it by `kubectl config view --raw --flatten --output json`")]
     Json(PathBuf, #[source] serde_json::Error),
     /// The kubeconfig lacks a cluster, a user or a field that the client needs.

@@ -176,12 +176,14 @@ fn network(args: &Args, client: &Client) -> anyhow::Result<impl Network + use<>>
 
 /// Forwards what GPU Operator does to the loop until `stop`.
 async fn pass_on(mut operator: watch::Receiver<upgrade::Told>, events: Events, stop: CancellationToken) {
+    // Send the current state first, because an upgrade may have begun before this task.
     operator.mark_changed();
     while let Some(Ok(())) = stop.run_until_cancelled(operator.changed()).await {
         let upgrade::Told { upgrade, clients } = operator.borrow_and_update().clone();
         events.send(Event::Upgrade(upgrade));
         events.send(Event::Deployed(clients));
     }
+    // A task that ends early counts as a fault, so wait even if the sender is gone.
     stop.cancelled().await;
 }
 

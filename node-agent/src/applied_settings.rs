@@ -38,6 +38,7 @@ struct Needs {
 
 impl Needs {
     fn of(record: &Restored) -> Self {
+        // Slices of GPU instances are left out, because each cut records them itself.
         let wanted = record.ledger.desired.slices.iter().filter(|wanted| wanted.shape.instance().is_none());
         Self {
             exclusive: record.exclusive.clone(),
@@ -83,6 +84,7 @@ impl AppliedSettings {
     pub fn complete(&self, mut record: Restored) -> Restored {
         record.exclusive.extend(self.exclusive.iter().cloned());
         for (of, limit) in &self.limits {
+            // A desired limit takes precedence, because it replaces the one that is set.
             record.limits.entry(of.clone()).or_insert(*limit);
         }
         record

@@ -68,7 +68,6 @@ pub enum CheckpointError {
         path: PathBuf,
         source: io::Error,
     },
-    /// Another process holds the lock of this folder.
     #[error(
         "{} is in use: an agent serves this node, or another leaves it. A node is left once it is its agent's no more; a Job of an \
          uninstall that an installation followed may be deleted", .0.display()
@@ -108,7 +107,6 @@ pub enum Found {
 }
 
 impl Found {
-    /// Returns the record if it could be read.
     #[must_use]
     pub fn record(self) -> Option<Record> {
         if let Self::Record(record) = self { Some(*record) } else { None }
@@ -132,6 +130,7 @@ impl Checkpoint {
     /// fails to read is an error, because its content is unknown and must not count as absent.
     pub fn open(folder: &Path) -> Result<(Self, Found), CheckpointError> {
         fs::create_dir_all(folder).map_err(failed("make", folder))?;
+        // Lock before the files are read, so that no other process writes them in between.
         let lock = lock(folder)?;
         let (mut files, contents) = TwoFiles::open(folder)?;
         let (mut mirror, old) = Mirror::open(folder)?;
@@ -234,6 +233,7 @@ fn from_json<T: DeserializeOwned>(text: &[u8], readable: u32) -> Result<T, Strin
     struct Version {
         version: u32,
     }
+    // Read the version alone first, because a file of another version may have other fields.
     let Version { version } = serde_json::from_slice(text).map_err(|error| error.to_string())?;
     if version != readable {
         return Err(format!("it is of version {version}, and this agent reads version {readable}"));

@@ -68,7 +68,6 @@ impl CheckpointWriter {
         Ok((Self { newest, disk, boot_id, load: Arc::new(load), sys }, before))
     }
 
-    /// The id of the boot that this process runs in.
     #[must_use]
     pub fn boot_id(&self) -> &str {
         &self.boot_id

@@ -138,6 +138,7 @@ impl DcgmPause {
         match self.pods.list_metadata(&here).await {
             Ok(pods) => !pods.items.is_empty(),
             Err(error) => {
+                // Without an answer the pods may still run.
                 tracing::debug!(%error, "the API server does not tell whether DCGM has gone");
                 true
             }

@@ -1,8 +1,8 @@
 //! Identifies the load of the driver's kernel module. MIG mode (on Hopper and later), GPU instances and all settings of
 //! GPUs end with a load, within one boot as well as at its end.
 //!
-//! The identity is the inode number of `/sys/module/nvidia`. The kernel makes that folder when the module is loaded and removes it
-//! when it is unloaded. sysfs numbers its files in one ascending sequence for a boot (`__kernfs_new_node` in
+//! The identity is the inode number of `/sys/module/nvidia`. The kernel makes that folder when the module is loaded and
+//! removes it when it is unloaded. sysfs numbers its files in one ascending sequence for a boot (`__kernfs_new_node` in
 //! `fs/kernfs/dir.c`: a cyclic counter with a generation above it), so a later folder of the same name has another
 //! number. Every mount of sysfs shows the same number, also in a container.
 //!

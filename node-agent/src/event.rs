@@ -39,7 +39,6 @@ pub enum Event {
     Rejected(PodKey, PodUid),
     /// Whether a server, identified by its number, has registered its names.
     Registered(usize, Result<(), String>),
-    /// The state of the MPS daemons.
     Daemons(Daemons),
     /// The clients of a GPU's MPS server lost their work; the text says how.
     ServerLost(GpuUuid, String),

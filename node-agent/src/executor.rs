@@ -56,7 +56,8 @@ pub enum Outcome {
 }
 
 impl Outcome {
-    /// The call that has ended, for the metrics: its name, its duration and its error. `None` if it was no call to the GPUs.
+    /// The call that has ended, for the metrics: its name, its duration and its error. `None` if it was no call to the
+    /// GPUs.
     #[must_use]
     pub fn call(&self) -> Option<(&'static str, Duration, Option<&GpuError>)> {
         let (name, took, error) = match self {
@@ -110,6 +111,8 @@ impl Executor {
             let result = thread.observe().await;
             let took = begun.elapsed();
             let ending = match &result {
+                // Check the load first, because otherwise a MIG mode that was lost with the driver would count as
+                // switched off by an admin.
                 Ok(_) if recording.is_of_another_load() => Some(Ending::Reloaded),
                 // Check unresponsive GPUs too: the thread of one GPU may have ended while the others answer.
                 Ok((gpus, silent)) => {
@@ -140,7 +143,7 @@ impl Executor {
         });
     }
 
-    /// Starts a call, after the checkpoint with its step is written.
+    /// Starts a call. The checkpoint is written before a switch and before a create, and not before a destroy.
     pub fn run(&mut self, call: Call, record: Restored) {
         match call {
             Call::Switch { gpu, mig, may_reset } => self.switch((gpu, mig, may_reset), record),

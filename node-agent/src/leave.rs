@@ -46,7 +46,6 @@ pub type Modes = BTreeMap<GpuUuid, ComputeMode>;
 
 pub type OpenGpus = Box<dyn FnOnce() -> Result<Box<dyn GpuBackend>, GpuError> + Send>;
 
-/// What leaving a node needs: clients, folders and undo operations.
 pub struct Leave {
     pub node: NodeName,
     pub client: Client,
@@ -100,6 +99,7 @@ pub async fn leave(leave: Leave) -> Result<(), LeaveError> {
     let (checkpoint, found) = Checkpoint::open(&checkpoint)?;
     let record = found.record();
     let ledger = record.as_ref().map(|record| &*record.node.ledger.desired.slices).unwrap_or_default();
+    // Read this before anything is undone, because otherwise held slices could lose their daemons and specs.
     let held = match Held::read(&client, &node, ledger).await? {
         Some(held) => held,
         // The GpuNode was deleted, and pods may run on slices that it listed. So the kubelet is asked.
@@ -144,7 +144,6 @@ async fn in_time(step: impl Future<Output = Result<(), String>>) -> Result<(), S
     tokio::time::timeout(TIMEOUT, step).await.unwrap_or_else(late)
 }
 
-/// The errors of all steps so far.
 #[derive(Default)]
 struct Failures(Vec<String>);
 

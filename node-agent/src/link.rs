@@ -111,6 +111,7 @@ impl client::Agent for Link {
             }
             None => drop(heard.leading.remove(&extender)),
         }
+        // Two replicas may report that they lead; the leader is the one with the highest epoch.
         let leader = heard.leading.values().max().copied();
         if leader != before {
             self.events.send(Event::Leader(leader));

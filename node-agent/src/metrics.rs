@@ -52,9 +52,7 @@ struct ConditionLabels {
 /// A call to the GPUs that is not a step of the loop.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Call {
-    /// A change of the compute mode.
     SetExclusive,
-    /// A change of a cgroup's memory limit.
     LimitMemory,
 }
 

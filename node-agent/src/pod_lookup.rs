@@ -37,6 +37,7 @@ pub async fn look_up(
         }
     });
     stop.run_until_cancelled(looked_up).await;
+    // A task that ends early counts as a fault, so wait even if the sender is gone.
     stop.cancelled().await;
 }
 

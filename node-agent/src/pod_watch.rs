@@ -16,7 +16,7 @@ use std::sync::Arc;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
-/// How long the API server may keep a watch.
+/// How long the API server may keep a watch, in seconds. kube rejects 295 and more.
 const WATCH_SECONDS: u32 = 290;
 
 /// The pods of the node that request names of kerf, as the watch shows them.

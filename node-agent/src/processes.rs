@@ -1,8 +1,8 @@
 //! Finds the pod of a process by its cgroup, and from that who uses how much memory of a GPU.
 //!
-//! NVML lists processes by id; the kubelet puts each pod's containers below a cgroup that is named after the pod's UID. The
-//! agent sees both as the host does: it runs in the host's PID namespace and, being privileged, in the host's cgroup
-//! namespace.
+//! NVML lists processes by id; the kubelet puts each pod's containers below a cgroup that is named after the pod's UID.
+//! The agent sees both as the host does: it runs in the host's PID namespace and, being privileged, in the host's
+//! cgroup namespace.
 
 use kerf_core::names::{GpuUuid, PodUid};
 use kerf_core::units::MemoryMib;
@@ -39,6 +39,7 @@ pub fn name_of(proc_root: &Path, pid: u32) -> Option<String> {
 pub fn pod_cgroup(text: &str) -> Option<PodCgroup> {
     let unified = text.lines().filter_map(|line| line.strip_prefix("0::")).find_map(in_path);
     if let Some((uid, path)) = unified {
+        // Such a path is relative to the agent's own cgroup namespace, which shows the pod and hides the path.
         let path = (!path.contains("/../")).then(|| path.clone());
         return Some(PodCgroup { uid, path });
     }
@@ -92,7 +93,6 @@ pub struct Busy {
     pub instances: BTreeMap<u32, u32>,
 }
 
-/// Memory in use on one GPU.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct GpuUsage {
     pub pods: BTreeMap<PodUid, MemoryMib>,
@@ -107,7 +107,6 @@ pub struct GpuUsage {
     pub busy: Busy,
 }
 
-/// The memory in use by GPU.
 pub type Usage = BTreeMap<GpuUuid, GpuUsage>;
 
 /// Paths to the host's process information.

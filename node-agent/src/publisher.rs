@@ -123,6 +123,7 @@ impl Writer {
         let fields = body.len();
         let patch = Patch::Merge(json!({ "status": body }));
         let begun = Instant::now();
+        // If the write fails, it is unknown what the GpuNode has.
         self.written = None;
         self.api.patch_status(&self.name, &PatchParams::default(), &patch).await?;
         tracing::debug!(fields, took = ?begun.elapsed(), "wrote the status");

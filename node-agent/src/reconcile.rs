@@ -187,6 +187,7 @@ impl Reconciler {
             Event::Limits(limits) => self.standing.on_limits(limits),
             Event::Reachable(reachable) => self.node.on_reachable(reachable),
             Event::Trouble(event) => {
+                // Observe at once, because an observation shows whether the GPU is lost.
                 self.observe_at = now;
                 self.node.on_trouble(event, now);
             }
@@ -207,6 +208,7 @@ impl Reconciler {
             None if whole => self.node.on_registration(Ok(self.lists.keys().copied().collect())),
             None => {}
         }
+        // A kubelet that registers names may have restarted, so it has to acknowledge all lists again.
         self.outlets.watched.send_modify(|watched| watched.number += 1);
     }
 

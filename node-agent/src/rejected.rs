@@ -20,7 +20,6 @@ use tokio_util::sync::CancellationToken;
 /// How often failed pods are listed; nothing waits for it.
 const POLL_INTERVAL: Duration = Duration::from_secs(30);
 
-/// How long one API call may take.
 const TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Removes the node's rejected pods while `wanted` is true, until `stop`.
@@ -49,6 +48,7 @@ pub async fn remove(
 
 async fn remove_once(client: &Client, node: &NodeName, recorder: &Recorder) -> Result<(), kube::Error> {
     let failed = format!("spec.nodeName={node},status.phase=Failed");
+    // Read from the API server's cache, because nothing waits for the removal.
     let pods =
         Api::<PodView>::all(client.clone()).list(&ListParams::default().fields(&failed).match_any()).await?;
     for pod in pods.items.iter().filter_map(Rejected::of) {

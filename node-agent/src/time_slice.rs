@@ -26,7 +26,6 @@ const LONGEST_ANSWER: usize = 300;
 pub enum TimeSliceError {
     #[error("failed to run {}; is --nvidia-smi right?", program.display())]
     Start { program: PathBuf, source: std::io::Error },
-    /// The program was stopped, because it took too long.
     #[error("{} did not end within {} s and was stopped; look for a hung GPU", program.display(), patience.as_secs())]
     Hangs {
         program: PathBuf,
@@ -41,7 +40,6 @@ pub enum TimeSliceError {
         /// Its output, shortened.
         answer: String,
     },
-    /// The output has an unknown form.
     #[error("nvidia-smi {command} said what this agent cannot read: {answer}")]
     Unreadable {
         command: String,

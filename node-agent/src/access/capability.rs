@@ -2,7 +2,7 @@
 //!
 //! The driver lists a capability in two places of `/proc` (nvidia-modprobe, `nvidia-modprobe-utils.c`):
 //! `driver/nvidia/capabilities/gpu0/mig/gi1/ci0/access`, a file that exists as long as the instance does, and a line
-//! `gpu0/gi1/ci0/access 13` of `driver/nvidia-caps/mig-minors`, a table of all that could exist. Some container
+//! `gpu0/gi1/ci0/access 13` of `driver/nvidia-caps/mig-minors`, a table of all that could exist. Some containers
 //! hide the first from the agent; then the table alone has to suffice.
 
 use super::error::AccessError;

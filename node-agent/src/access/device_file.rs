@@ -27,7 +27,6 @@ pub(super) struct DeviceFiles<'a> {
 }
 
 impl<'a> DeviceFiles<'a> {
-    /// Reads the major numbers that the driver registered.
     pub(super) fn new(places: &'a Places) -> Self {
         Self { places, majors: Majors::read(&places.proc) }
     }

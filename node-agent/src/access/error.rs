@@ -8,7 +8,6 @@ use thiserror::Error;
 /// Why a container could not open a device, or why files made for one could not be removed.
 #[derive(Debug, Error)]
 pub enum AccessError {
-    /// The driver's device file does not exist.
     #[error(
         "{} is missing: run `nvidia-modprobe -c {gpu} -u` on the node, which loads the driver and makes it",
         path.display()
@@ -20,7 +19,6 @@ pub enum AccessError {
         path.display()
     )]
     Foreign { path: PathBuf, gpu: u32 },
-    /// The driver lists no MIG capabilities.
     #[error(
         "{} shows no MIG capabilities, so no MIG device can be opened: the node needs NVIDIA's driver with MIG support; \
          on a node with simulated GPUs start the agent with --no-device-access",
@@ -50,19 +48,16 @@ pub enum AccessError {
         root.display()
     )]
     NoDriver {
-        /// The library that was searched.
         library: &'static str,
         /// The driver's root, as the agent sees it.
         root: PathBuf,
     },
-    /// The node lacks an IMEX channel that every container must have.
     #[error(
         "{} is missing, and --imex-required says that every container needs it: start NVIDIA's IMEX service on the node, or \
          leave --imex-required out",
         path.display()
     )]
     NoImexChannel { path: PathBuf },
-    /// The device's id is not a valid CDI name.
     #[error(
         "{0} cannot be named in a CDI spec: a name has letters, digits and _ - . : and begins and ends with a letter or digit"
     )]
@@ -100,7 +95,6 @@ pub enum FileTrouble {
     /// The error codes `EACCES` and `EPERM`.
     #[error("access is denied: the agent must run as root and privileged")]
     Denied(#[source] io::Error),
-    /// A file is where a folder should be, or the reverse.
     #[error("a file is where a folder should be, or a folder where a file should be: remove it")]
     InTheWay(#[source] io::Error),
     #[error(transparent)]

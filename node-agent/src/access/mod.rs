@@ -217,6 +217,7 @@ impl AccessFiles {
         }
         let driver = self.driver.files()?;
         let extras = self.places.extras.mounts(&self.places, files);
+        // Install the program before the spec is written, because the spec names it.
         let program = self.places.hook.as_ref().map_or(Ok(None), HookPlaces::install)?;
         let hook = program.as_ref().and_then(|program| Hook::new(program, &driver));
         spec::document(name, files, driver.iter().chain(&extras), hook)

@@ -7,7 +7,6 @@ use std::io::{self, ErrorKind};
 use std::os::unix::fs::{DirBuilderExt as _, FileTypeExt as _, MetadataExt as _, PermissionsExt as _};
 use std::path::Path;
 
-/// The bits of a mode that are permissions.
 const PERMISSIONS: u32 = 0o7777;
 
 /// Permissions of the folder with the capabilities' files, as nvidia-modprobe creates it.
@@ -28,6 +27,7 @@ pub(super) fn ensure(path: &Path, wanted: (u32, u32), mode: u32, may_make: bool)
         Err(error) => return Err(AccessError::file(path)(error)),
     };
     let right = there.filter(|metadata| number(metadata) == Some(wanted));
+    // If the driver leaves device files to the administrator, their permissions are the administrator's choice, too.
     match right {
         Some(metadata) if metadata.mode() & PERMISSIONS == mode || !may_make => Ok(()),
         Some(_) => {
@@ -53,7 +53,7 @@ fn make(path: &Path, (major, minor): (u32, u32), mode: u32) -> io::Result<()> {
     };
     DirBuilder::new().recursive(true).mode(FOLDER).create(folder)?;
     let draft = folder.join(format!(".kerf-{}", name.to_string_lossy()));
-    // Remove a draft that an earlier process left.
+    // Remove a draft that an earlier process left, because mknod does not replace a file.
     drop(fs::remove_file(&draft));
     mknodat(CWD, &draft, FileType::CharacterDevice, Mode::from_raw_mode(mode), makedev(major, minor))?;
     // The umask has removed bits of the mode, so set it again.

@@ -47,7 +47,6 @@ pub(super) struct Mirror {
 pub(super) type Old = Option<Result<Record, String>>;
 
 impl Mirror {
-    /// Reads the file in `folder`.
     pub(super) fn open(folder: &Path) -> Result<(Self, Old), CheckpointError> {
         let text = two_files::read(&folder.join(NAMES[0]))?;
         let old = text.map(|text| from_json::<OldRecord>(&text, OLD_VERSION)).and_then(|read| match read {
@@ -76,7 +75,7 @@ impl Mirror {
         Ok(())
     }
 
-    /// Brings the mirror up to date; a failure is only logged.
+    /// Brings the mirror up to date. A failure is only logged, because this agent does not need the mirror.
     pub(super) fn catch_up(&mut self, record: &Record) {
         if !self.is_behind {
             return;

@@ -81,6 +81,7 @@ impl TwoFiles {
         let (file, is_new) = open_or_create(&path).map_err(failed("open", &path))?;
         self.is_listed &= !is_new;
         let bytes = frame(self.sequence + 1, document);
+        // After an error the next write goes to this file again, because only the other one has a whole document.
         if let Err(error) = file.write_all_at(&bytes, 0).and_then(|()| file.sync_data()) {
             if is_new {
                 // Free what a full disk has accepted of it.

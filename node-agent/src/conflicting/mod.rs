@@ -29,7 +29,7 @@ use tokio_util::sync::CancellationToken;
 /// Poll interval for the sockets, and for the API server after a failure.
 const POLL_INTERVAL: Duration = Duration::from_secs(10);
 
-/// Poll interval for the API server: two reads, for each node of the cluster.
+/// Poll interval for the API server. It is long, because each node of the cluster sends two reads in each interval.
 const ASK: Duration = Duration::from_mins(1);
 
 const TIMEOUT: Duration = Duration::from_secs(5);
@@ -157,7 +157,6 @@ impl Lookout {
         }
     }
 
-    /// Looks for conflicting managers once.
     async fn look(&mut self) -> Vec<Other> {
         let sockets = sockets::live(&self.plugin_folder).await;
         // After a failure `ask_at` stays, so that the next poll asks again.

@@ -14,6 +14,7 @@ pub(super) async fn found(client: &Client, node: &NodeName) -> Result<Option<Oth
     let kind = GroupVersionKind::gvk("resource.k8s.io", "v1", "ResourceSlice");
     let slices = Api::<DynamicObject>::all_with(client.clone(), &ApiResource::from_gvk(&kind));
     let selector = format!("spec.nodeName={node},spec.driver={DRA_DRIVER}");
+    // Read from the API server's cache, because a minute's delay does not matter.
     let found = match slices.list_metadata(&ListParams::default().fields(&selector).match_any()).await {
         Ok(found) => found,
         Err(kube::Error::Api(status)) if matches!(status.code, 403 | 404) => return Ok(None),

@@ -30,7 +30,7 @@ use tokio_util::sync::CancellationToken;
 /// The state in which the driver's pod is replaced.
 const RESTARTS: &str = "pod-restart-required";
 
-/// How long the API server may keep the watch.
+/// How long the API server may keep the watch, in seconds. kube rejects 295 and more.
 const WATCH_SECONDS: u32 = 290;
 
 /// What the Node's labels show of GPU Operator.

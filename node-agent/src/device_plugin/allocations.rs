@@ -69,6 +69,7 @@ impl Allocations {
         loop {
             self.settled(deadline).await;
             let paused = Paused { _account: Arc::clone(&self.account).write_owned().await };
+            // An allocation may have begun while this waited for the lock.
             if self.left().is_zero() || Instant::now() >= deadline {
                 return paused;
             }

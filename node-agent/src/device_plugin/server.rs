@@ -118,6 +118,7 @@ impl DevicePlugin for Plugin {
             self.events.send(Event::Allocated(self.name, devices));
             container_responses.push(answer);
         }
+        // Note the time of the answer, too, because the kubelet records the allocation only after it.
         self.allocations.note();
         Ok(Response::new(AllocateResponse { container_responses }))
     }

@@ -140,7 +140,6 @@ impl FakeGpus {
         self.with(|state| if hangs { state.hanging.insert(index) } else { state.hanging.remove(&index) });
     }
 
-    /// Sets the row remapping of a GPU's memory.
     pub(crate) fn set_remapping(&self, index: u32, remapping: RowRemapping) {
         self.with_gpu(index, |gpu| gpu.gpu.remapping = remapping);
     }

@@ -188,6 +188,7 @@ impl GpuThread {
         let has = |one: &&OneGpu, well: bool| {
             one.seen.iter().any(|seen| seen.uuid == *gpu && (!well || seen.fault.is_none()))
         };
+        // A GPU that has moved to another index is known at both, and only the one without a fault has its handle.
         let found =
             gpus.iter().find(|one| has(one, true)).or_else(|| gpus.iter().find(|one| has(one, false)));
         found.map(|one| one.lane.clone())

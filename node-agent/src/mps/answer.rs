@@ -53,7 +53,6 @@ pub enum Answer {
     Memory(MemoryReading),
 }
 
-/// Why a text is not a valid answer.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum AnswerError {
     #[error("server {0} is gone")]

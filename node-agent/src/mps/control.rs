@@ -44,7 +44,6 @@ pub enum AskError {
 }
 
 impl Control {
-    /// Sends a word and parses the answer.
     pub async fn ask(&self, word: Word) -> Result<Answer, AskError> {
         // `quit` answers only when the clients have ended.
         let patience = match word {

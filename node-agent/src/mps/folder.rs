@@ -156,7 +156,7 @@ impl Folder {
         text.trim().parse().unwrap_or(0)
     }
 
-    /// Notes that another daemon is being started.
+    /// Notes that another daemon is being started. The rename makes an interrupted write leave the earlier number.
     pub fn set_generation(&self, generation: u64) -> io::Result<()> {
         let next = self.path.join("generation.next");
         fs::write(&next, format!("{generation}\n"))?;

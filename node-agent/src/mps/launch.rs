@@ -53,10 +53,8 @@ struct Args {
 
 #[derive(Debug, thiserror::Error)]
 enum LaunchError {
-    /// The arguments do not fit the subcommand.
     #[error(transparent)]
     Args(#[from] clap::Error),
-    /// The daemon runs already, as this process.
     #[error("the daemon runs already as process {0}")]
     Runs(u32),
     #[error("failed to note the daemon in {path}")]
@@ -73,10 +71,8 @@ enum LaunchError {
         #[source]
         source: std::io::Error,
     },
-    /// The process could not start its own session.
     #[error("failed to start a session")]
     Session(#[source] nix::Error),
-    /// The daemon did not get its own mount namespace.
     #[error(
         "failed to give the daemon its own /dev/shm ({step}); it takes CAP_SYS_ADMIN, which a privileged container has"
     )]

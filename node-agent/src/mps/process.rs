@@ -73,7 +73,6 @@ impl Process {
         })
     }
 
-    /// Waits until the process ends.
     pub async fn end(&self) {
         if let Err(error) = self.end.readable().await {
             tracing::warn!(pid = self.id.pid, %error, "an MPS daemon cannot be watched");

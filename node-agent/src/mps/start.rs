@@ -15,7 +15,6 @@ pub(super) enum StartError {
     Watch(#[source] std::io::Error),
 }
 
-/// Starts the target's daemon with this generation number.
 pub(super) fn start(
     paths: &Paths,
     folder: &Folder,

@@ -184,7 +184,7 @@ impl Target {
         if let Some(process) = &mut self.process {
             warn!(target = self.name, pid = process.id(), "killing the MPS daemon");
             process.kill(self.timings.kill_timeout).await?;
-            // Reaps the process.
+            // Reap the process, because it may be this agent's child.
             process.ended();
         }
         self.process = None;

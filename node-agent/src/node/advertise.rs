@@ -70,7 +70,6 @@ impl Listed {
         self.quiet.filter(|quiet| *quiet <= now)
     }
 
-    /// How the list shows it.
     fn listing(&self) -> Listing {
         match (self.healthy, self.revoked) {
             (true, _) => Listing::Healthy,
@@ -131,7 +130,6 @@ impl Advertised {
         }
     }
 
-    /// The names that the kubelet has accepted since its last start.
     pub(super) fn registered(&self) -> &BTreeSet<ResourceName> {
         &self.registered
     }
@@ -225,6 +223,7 @@ impl Advertised {
     pub(crate) fn is_acknowledged(&self, name: ResourceName, device: &DeviceId) -> bool {
         let listed = self.names.get(&name).and_then(|devices| devices.get(device)).filter(|l| l.healthy);
         let (Some(listed), Some(seen)) = (listed, &self.seen) else { return false };
+        // An answer that was requested before the device was listed does not acknowledge it.
         seen.asked >= listed.since && seen.healthy.get(&name).is_some_and(|devices| devices.contains(device))
     }
 

@@ -20,7 +20,6 @@ pub struct LetGo {
 
 #[derive(Debug, Default)]
 pub(super) struct Conflicts {
-    /// Whether the agent detects conflicting managers.
     is_enabled: bool,
     /// Conflicting managers of the GPUs; `None` until they were looked for, and meanwhile nothing new is cut or
     /// offered.

@@ -155,7 +155,6 @@ impl MpsDaemons {
     }
 }
 
-/// The pods that hold shares of the GPU.
 pub(super) fn holders_on(gpu: &GpuUuid, account: &Account) -> BTreeSet<PodKey> {
     let held = account.devices().filter(|(d, _)| share_slice(d).is_some_and(|(g, _)| g == *gpu));
     held.map(|(_, held)| held.holder.key()).collect()
@@ -186,6 +185,7 @@ impl<'a> MpsService<'a> {
 
     fn wanted_on(self, gpu: &Gpu) -> Option<WantedDaemon> {
         let shares = self.gpu_use.shares;
+        // During an upgrade an unused share must not keep its daemon, because the daemon holds the driver.
         let is_served = |s: &&Share| !self.is_upgrading || shares.is_in_use(s);
         let of_gpu = shares.placement.slices.shares().values().filter(|s| s.gpu == gpu.uuid);
         let of_gpu = of_gpu.filter(|s| s.shape.kind() == Kind::Mps).filter(is_served);

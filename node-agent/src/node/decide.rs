@@ -171,7 +171,6 @@ impl Node {
         step
     }
 
-    /// Puts the decision together.
     fn finish(
         &mut self,
         known: Known,
@@ -224,7 +223,6 @@ fn await_gpus(facts: &mut Facts, health: &mut Health, now: Instant) -> Option<In
     Some(until)
 }
 
-/// Desired state for the slices that exist.
 fn kept(
     facts: &Facts,
     access: &DeviceAccess,

@@ -28,7 +28,6 @@ pub struct Decision {
     /// Desired state for the slices that exist. `None` until these are known, so that no holder loses anything before.
     pub kept: Option<Kept>,
     pub gpus: GpuSettings,
-    /// What to report as Kubernetes Events.
     pub events: Vec<NodeEvent>,
     pub pods: PodActions,
     pub next: Next,
@@ -43,7 +42,6 @@ pub struct GpuSettings {
     pub pause: Pause,
 }
 
-/// What to do about pods.
 #[derive(Debug)]
 pub struct PodActions {
     /// Whether pods that the kubelet has rejected are removed.
@@ -110,7 +108,7 @@ pub struct ShareGrant {
     pub memory: MemoryMib,
     /// The memory of the whole GPU.
     pub of: MemoryMib,
-    /// The compute part, if it was requested by itself or if compute is not limited. Otherwise it is the same part as the
-    /// memory.
+    /// The compute part, if it was requested by itself or if compute is not limited. Otherwise it is the same part as
+    /// the memory.
     pub compute: Option<ComputePercent>,
 }

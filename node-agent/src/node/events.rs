@@ -94,7 +94,6 @@ impl NodeEvents {
         }
     }
 
-    /// Takes the reports that are due.
     pub(super) fn take(&mut self) -> Vec<NodeEvent> {
         std::mem::take(&mut self.pending)
     }

@@ -63,7 +63,6 @@ impl Facts {
         self.slices.look_at_attempts(&self.inventory);
     }
 
-    /// Takes the usage of an observation.
     pub(super) fn measure(&mut self, usage: Usage) {
         let placement =
             Placement { inventory: &self.inventory, slices: &self.slices, reservations: &self.reservations };
@@ -72,14 +71,12 @@ impl Facts {
         self.orphans.look_at_shares(&self.inventory, &self.slices, self.measured.usage());
     }
 
-    /// Takes the kubelet's list of holders.
     pub(super) fn take_holders(&mut self, holders: Holders) {
         let before = self.orphans.held_devices(&self.account);
         self.account.take(holders, self.pods.listed());
         self.forget_processes(before);
     }
 
-    /// Takes the bound pods that request names of kerf.
     pub(super) fn take_pods(&mut self, pods: NodePods) {
         // On the first list no pod counts as just ended: pods of an earlier process ended unobserved, or hold nothing
         // any more.

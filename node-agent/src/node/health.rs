@@ -99,7 +99,6 @@ impl Health {
         self.was_complete |= is_complete;
     }
 
-    /// Whether the GPUs, their holders and the policy were ever known.
     pub(super) fn was_complete(&self) -> bool {
         self.was_complete
     }

@@ -8,12 +8,12 @@
 //! | pod-resources' List | what containers and sidecars hold, by the pod's name | ordinary init containers; after a kubelet restart, all |
 //! | the kubelet's checkpoint | what every container holds, by the pod's UID | what was allocated a moment ago; that a pod has ended |
 //!
-//! A device is held if it is being given, if List has it, or if the checkpoint has it for a pod that the API server shows and that
-//! has not ended. So a restart of the agent, of the kubelet or of the node changes nothing: the checkpoint outlives all three.
-//! An allocation ends when the other two sources show it. It also ends after [`SHOWN_TIMEOUT`] if no pod of the node
-//! lacks a device of its name: then the kubelet rejected the pod. No earlier time is safe, because the kubelet writes
-//! its checkpoint only after all plugins have answered for a container, however long that takes
-//! (`pod_resources::checkpoint`).
+//! A device is held if it is being given, if List has it, or if the checkpoint has it for a pod that the API server
+//! shows and that has not ended. So a restart of the agent, of the kubelet or of the node changes nothing: the
+//! checkpoint outlives all three. An allocation ends when the other two sources show it. It also ends after
+//! [`SHOWN_TIMEOUT`] if no pod of the node lacks a device of its name: then the kubelet rejected the pod. No earlier
+//! time is safe, because the kubelet writes its checkpoint only after all plugins have answered for a container,
+//! however long that takes (`pod_resources::checkpoint`).
 
 use super::foreign::Foreign;
 use super::pods::{NodePod, NodePods};

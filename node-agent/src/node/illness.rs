@@ -105,6 +105,8 @@ impl Illnesses {
         for Illness { ill: Ill { gpu, gi, .. }, .. } in &well {
             tracing::info!(%gpu, gi, "a GPU has recovered");
         }
+        // An overdue GPU is checked again after a second; otherwise the next decision would be due at once, without a
+        // pause.
         let next = self.0.iter().map(|ill| (ill.last + after).max(now + Duration::from_secs(1))).min();
         (well.into_iter().map(|known| known.ill.gpu).collect(), next)
     }

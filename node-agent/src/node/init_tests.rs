@@ -207,13 +207,13 @@ fn what_an_init_container_holds_and_was_not_promised_is_held_by_it() {
     assert_eq!(held_by(&status, "s2"), Some(("a", "load")));
 }
 
-/// `a` has reserved `MIG-2`. Its init container holds `MIG-1`, which the kubelet had just freed for it. The agent has
-/// learned of `a` before the kubelet's request, or after it.
 fn one_of(mut pods: NodePods) -> NodePods {
     pods.values_mut().flat_map(|pod| pod.names.values_mut()).for_each(|count| *count = 1);
     pods
 }
 
+/// `a` has reserved `MIG-2`. Its init container holds `MIG-1`, which the kubelet had just freed for it. The agent has
+/// learned of `a` before the kubelet's request, or after it.
 fn with_anothers(heard_before: bool) -> Scene {
     let mut scene = Scene::new(&["H100-80GB"]);
     let of_z = wanted("s1", mig("1g.10gb", 0, 1), Some(("z", ONE)));

@@ -63,7 +63,6 @@ impl Node {
         !self.facts.inventory.answering().is_subset(&before)
     }
 
-    /// Takes the usage of an observation.
     pub fn on_usage(&mut self, usage: Usage) {
         // A failed observation shows no process; that does not mean that none runs.
         if !self.health.is_well(Neighbour::Nvml) {
@@ -111,6 +110,7 @@ impl Node {
         now: Instant,
     ) {
         if let Some(created) = self.steps.end(gpu, Task::Create(id.clone()), result, now) {
+            // The step ran, so its record was written.
             self.recovery.note_written();
             self.facts.slices.take_created(id, &created);
             self.facts.inventory.add_instance(gpu, created);
@@ -130,7 +130,6 @@ impl Node {
         }
     }
 
-    /// Takes the outcome of a switch of the MIG mode.
     pub fn on_switched(&mut self, gpu: &GpuUuid, mig: bool, result: Result<(), GpuError>, now: Instant) {
         if self.steps.end(gpu, Task::Switch(gpu.clone()), result, now).is_some() {
             self.recovery.note_written();
@@ -282,7 +281,6 @@ impl Node {
 
 /// What other programs on the node do.
 impl Node {
-    /// Takes the conflicting managers of the node's GPUs.
     pub fn on_conflicts(&mut self, managers: Vec<String>, now: Instant) {
         let contested = self.conflicts.take(managers, now);
         self.events.emit_lasting(contested, |event| matches!(event, NodeEvent::Contested { .. }));

@@ -17,12 +17,10 @@ pub(super) struct Lister<'a> {
     pub(super) access: &'a DeviceAccess,
     /// Devices that no container gets by this name.
     pub(super) ungranted: &'a DevicesByName,
-    /// How close the GPUs are to each other.
     pub(super) closeness: Closeness,
 }
 
 impl Lister<'_> {
-    /// The list of each name.
     pub(super) fn lists(&self, existing: &[ExistingSlice]) -> BTreeMap<ResourceName, Vec<ListedDevice>> {
         let slices: BTreeMap<&DeviceId, &ExistingSlice> = existing.iter().map(|s| (&s.device, s)).collect();
         let listed = |name, id: &DeviceId, listing| self.listed(name, id, listing, slices.get(id).copied());

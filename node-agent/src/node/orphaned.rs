@@ -80,6 +80,7 @@ impl Orphans {
             let Some(share) = slices.shares().get(device) else { return true };
             let answers = inventory.gpu(&share.gpu).is_some_and(|gpu| gpu.fault.is_none());
             let runs = |usage: &GpuUsage| pod.as_ref().is_some_and(|uid| usage.pods.contains_key(uid));
+            // Without a measurement of the GPU the processes may still run.
             !answers || usage.get(&share.gpu).is_none_or(runs)
         });
     }

@@ -94,7 +94,6 @@ impl Pausing {
         Pause { number: self.number, labels }
     }
 
-    /// When the pause ends, unless another step needs it.
     pub(super) fn ends(&self) -> Option<Instant> {
         self.until
     }

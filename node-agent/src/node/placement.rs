@@ -48,6 +48,8 @@ impl<'a> Placement<'a> {
                 devices
                     .find(|(at, ..)| *at == part.compute() && first.is_none_or(|w| w.id == wanted.id))
                     .map(|(.., d)| d.clone())
+                    // A MIG device with replicas is offered as its replicas only, so it must not count as a whole
+                    // slice.
                     .filter(|d| !self.slices.is_time_sliced(d))
             }
             Shape::Whole { .. } | Shape::Mps { .. } | Shape::TimeSlicing { .. } => {

@@ -118,8 +118,9 @@ fn a_fresh_node_is_open_at_once_and_one_that_has_lost_its_ledger_is_not() {
     }
 }
 
-/// The disk came from another machine, perhaps of another cluster: its record is of GPUs that are not here, and of pods that are gone or
-/// elsewhere. The Node's UID is not in the record: a Node that was deleted and registered anew has another one, and its record is right.
+/// The disk came from another machine, perhaps of another cluster: its record is of GPUs that are not here, and of pods
+/// that are gone or elsewhere. The Node's UID is not in the record: a Node that was deleted and registered anew has
+/// another one, and its record is right.
 #[test]
 fn a_record_of_another_machine_takes_no_place_and_its_reservations_end_by_look_ups() {
     let mut there = Scene::new(&["H100-80GB", "H100-80GB"]);

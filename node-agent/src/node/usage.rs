@@ -18,7 +18,6 @@ use std::collections::{BTreeMap, BTreeSet};
 /// status each time.
 const STEP: u64 = 256;
 
-/// The last measurement.
 #[derive(Debug, Default)]
 pub(super) struct Measured {
     usage: Usage,
@@ -42,7 +41,6 @@ impl Measured {
         &self.usage
     }
 
-    /// Whether processes of pods ran on the GPU.
     pub(super) fn has_pods_on(&self, gpu: &GpuUuid) -> bool {
         self.usage.get(gpu).is_some_and(|usage| !usage.pods.is_empty())
     }
@@ -192,9 +190,9 @@ impl<'a> GpuUse<'a> {
         !self.shares.placement.slices.shares().is_empty()
     }
 
-    /// The pods that use more than they were given.
     pub(super) fn over_use_events(self) -> Vec<NodeEvent> {
         let mut events = Vec::new();
+        // On a GPU with MIG no pod can use more memory than its MIG device has.
         for gpu in self.gpus().iter().filter(|gpu| gpu.table.is_none()) {
             let model = catalog::short_name(&gpu.product, gpu.memory);
             let Some(usage) = self.usage(&gpu.uuid) else { continue };

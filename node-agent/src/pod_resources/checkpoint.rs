@@ -34,16 +34,12 @@ const FILE: &str = "kubelet_internal_checkpoint";
 /// Why the kubelet's checkpoint cannot be used.
 #[derive(Debug, Error)]
 pub enum CheckpointError {
-    /// The file is missing or cannot be read.
     #[error("failed to read the kubelet's {FILE}: {0}")]
     Unreadable(#[from] std::io::Error),
-    /// The file has an unknown form.
     #[error("the kubelet's {FILE} has an unknown form: {0}")]
     Unknown(#[from] serde_json::Error),
-    /// A plugin's answer is not valid base64.
     #[error("the kubelet's {FILE} has an unknown form: AllocResp: {0}")]
     Answer(#[from] base64::DecodeError),
-    /// The checksum does not match the content.
     #[error("the kubelet's {FILE} is corrupt: its checksum is {stated}, that of its content {computed}")]
     Corrupt {
         /// The checksum in the file.

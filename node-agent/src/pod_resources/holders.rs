@@ -40,6 +40,7 @@ pub async fn list_holders(
             () = stop.cancelled() => return,
         }
         pace.allow().await;
+        // During an allocation this request could make the kubelet forget its pick.
         let paused = allocations.pause().await;
         let answer = ask(&mut client, &folder).await;
         drop(paused);

@@ -24,13 +24,11 @@ struct Bucket {
 }
 
 impl Pace {
-    /// The limit for requests for an acknowledgement.
     #[must_use]
     pub fn for_acknowledgements() -> Self {
         Self::of(FOR_ACKNOWLEDGEMENTS)
     }
 
-    /// The limit for requests for holders.
     #[must_use]
     pub fn for_holders() -> Self {
         Self::of(FOR_HOLDERS)

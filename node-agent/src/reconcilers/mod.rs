@@ -1,5 +1,6 @@
-//! The tasks that bring the node to the loop's desired state: device files, MPS daemons and limits here; time slices, DCGM and rejected
-//! pods in their own modules. Each receives the desired state, applies it, and reports the observed state.
+//! The tasks that bring the node to the loop's desired state: device files, MPS daemons and limits here; time slices,
+//! DCGM and rejected pods in their own modules. Each receives the desired state, applies it, and reports the observed
+//! state.
 
 pub mod access;
 pub mod gpu_events;
@@ -42,7 +43,6 @@ pub struct Inputs {
     pub reopen: Reopen,
 }
 
-/// Returns the channels.
 #[must_use]
 pub fn channels() -> (DesiredState, Inputs) {
     let (kept, to_keep) = watch::channel(None);

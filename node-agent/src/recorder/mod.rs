@@ -152,6 +152,7 @@ impl Writer {
 
 /// Whether a retry would get the same answer.
 fn is_final(code: u16) -> bool {
+    // The code 429 (too many requests) asks for a later retry, so it is not final.
     matches!(code, 400..=499) && code != 429
 }
 

@@ -150,8 +150,8 @@ fn every_text_fits_an_event_and_ends_as_a_sentence() {
     assert!(note.len() <= LONGEST_NOTE && note.ends_with('…'), "{}", note.len());
 }
 
-/// Another variant of `AgentEvent` does not compile until it has a number, and fails until it is in [`one_of_each`] and in
-/// the documentation.
+/// Another variant of `AgentEvent` does not compile until it has a number, and fails until it is in [`one_of_each`] and
+/// in the documentation.
 #[test]
 fn the_documentation_has_a_row_for_every_reason_and_for_no_other() {
     let number = |news: &AgentEvent| match news {

@@ -25,7 +25,6 @@ pub(super) struct Limits {
     threads: Limit<Percentage>,
 }
 
-/// The next action for limits.
 #[derive(Debug, PartialEq)]
 pub(super) enum Need {
     Nothing,

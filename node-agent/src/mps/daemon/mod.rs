@@ -37,7 +37,6 @@ pub(super) enum Action {
     Remove,
 }
 
-/// The result of an action.
 #[derive(Debug)]
 pub(super) enum Outcome {
     Looked(Result<Found, String>),
@@ -136,7 +135,6 @@ impl Daemon {
         self.wanted = wanted;
     }
 
-    /// The observed state, for the rest of the agent.
     pub fn status(&self) -> Status {
         let running = match &self.phase {
             Phase::Running(running) => Some(running.as_ref()),
@@ -220,7 +218,8 @@ impl Daemon {
         }
     }
 
-    /// The mode is set before the daemon starts, changed while it runs, and restored after it has ended.
+    /// The mode is set before the daemon starts, so that no process bypasses the daemon. It is changed while the daemon
+    /// runs, and restored after the daemon has ended.
     fn next_of_mode(&self, now: Instant) -> Option<Step> {
         let exclusive = match (&self.phase, &self.wanted) {
             (Phase::Down | Phase::Running(_), Some(wanted)) => wanted.exclusive,
@@ -236,7 +235,6 @@ impl Daemon {
         matches!(self.phase, Phase::Down).then_some(Step::Wait(self.mode_at))
     }
 
-    /// Takes the result of an action.
     pub fn done(&mut self, now: Instant, outcome: Outcome) {
         match outcome {
             Outcome::Looked(Ok(found)) => self.looked(now, found),

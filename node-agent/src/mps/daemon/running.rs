@@ -14,7 +14,6 @@ use std::time::Instant;
 /// Limits that were read back from the daemon and all its servers.
 pub(super) type Verified = (MemoryMib, u8);
 
-/// The next action for a running daemon.
 #[derive(Debug, PartialEq)]
 pub(super) enum Turn {
     Ask(Word),

@@ -21,7 +21,6 @@ pub(super) struct Server {
     shut_down: Option<Instant>,
 }
 
-/// The next action for a server.
 #[derive(Debug, PartialEq)]
 pub(super) enum Next {
     Ask(Word),

@@ -252,7 +252,7 @@ fn the_same_holds_under_names_that_tell_no_kind() {
     println!("{tally:?}");
 }
 
-/// The project's bar: 10,000 of them.
+/// The project's bar is 10,000 reboots, restarts and repartitions in all.
 #[test]
 #[ignore = "takes minutes: cargo xtask bench reboots"]
 fn ten_thousand_reboots_restarts_and_repartitions() {

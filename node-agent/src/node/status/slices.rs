@@ -125,6 +125,7 @@ impl SliceStatuses<'_> {
             message: message.or_else(orphaned),
             resource: account.held_as(&device),
             holder: account.possible_holder(&device).map(|h| h.holder.clone()),
+            // An instance without a MIG device has a made-up id, which must not be reported.
             device: Some(device).filter(|d| !d.as_str().contains("/gi")),
             ready_for: None,
             reservation: None,

@@ -40,7 +40,6 @@ impl<K> Default for Retries<K> {
 }
 
 impl<K: Ord + Clone> Retries<K> {
-    /// Notes another failure of a step.
     pub(in crate::node) fn failed(&mut self, key: K, error: GpuError, now: Instant) {
         let failure = self.failures.entry(key).or_insert(Failure {
             tries: 0,
@@ -53,7 +52,6 @@ impl<K: Ord + Clone> Retries<K> {
         *failure = Failure { tries, at: now, next: now + wait.min(LONGEST_INTERVAL), error };
     }
 
-    /// Notes a success of a step.
     pub(in crate::node) fn succeeded(&mut self, key: &K) {
         self.failures.remove(key);
     }
@@ -62,7 +60,6 @@ impl<K: Ord + Clone> Retries<K> {
         self.failures.get(key).is_some_and(Failure::is_final)
     }
 
-    /// Whether the step may run now.
     pub(in crate::node) fn may_run(&self, key: &K, now: Instant) -> bool {
         self.failures.get(key).is_none_or(|f| f.next <= now && !f.is_final())
     }

@@ -54,13 +54,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn kubeconfig_is_read_by_the_flag_alone() {
+    fn only_the_flag_sets_the_kubeconfig() {
         let command = ClientArgs::augment_args(clap::Command::new("it"));
         assert!(command.get_arguments().all(|argument| argument.get_env().is_none()));
     }
 
     #[test]
-    fn a_kubeconfig_is_json_and_what_is_not_is_told_with_the_remedy() {
+    fn a_kubeconfig_that_is_not_json_is_an_error_with_the_remedy() {
         let folder = tempfile::tempdir().unwrap();
         let read = |text: &str| {
             let path = folder.path().join("config");

@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wanted_no_more_stays_recorded_until_it_is_undone() {
+    fn a_setting_stays_recorded_until_it_is_undone() {
         let mut standing = AppliedSettings::of(&Restored::default());
         standing.note_recorded(&busy());
         standing.on_daemons(&Daemons::from([(gpu(), Daemon::Changing)]));
@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn what_an_earlier_process_set_is_not_forgotten_before_anything_is_seen() {
+    fn settings_of_an_earlier_process_stay_recorded_before_the_first_report() {
         let mut standing = AppliedSettings::of(&busy());
         assert_eq!(standing.complete(Restored::default()), busy());
         standing.on_daemons(&Daemons::new());
@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn a_limit_that_is_raised_is_recorded_as_it_will_be() {
+    fn a_raised_limit_is_recorded_with_its_new_value() {
         let standing = AppliedSettings::of(&busy());
         let raised = Limits::from([((gpu(), "/pod1".to_owned()), MemoryMib(8192))]);
         let wanted = Restored { limits: raised.clone(), ..Restored::default() };
@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_cut_follows_is_recorded_by_itself_and_slices_are_at_their_cuts() {
+    fn settings_are_recorded_by_themselves_and_slices_with_their_cuts() {
         let mut standing = AppliedSettings::of(&Restored::default());
         let wanting = |shape: Shape| {
             let mut restored = Restored::default();

@@ -198,7 +198,7 @@ mod tests {
     use crate::kubelet_api::POD_RESOURCES_DIR;
 
     #[test]
-    fn the_node_and_the_extender_are_all_that_must_be_told() {
+    fn only_the_node_and_the_extender_are_required() {
         let args = Args::try_parse_from(["kerf-node-agent", "--node", "n1", "--extender=e:9445"]).unwrap();
         assert_eq!(args.node.as_str(), "n1");
         assert_eq!(args.action, Action::Serve);
@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_list_of_xids_names_its_flag_and_an_empty_one_is_none() {
+    fn a_wrong_list_of_xids_is_an_error_that_names_its_flag() {
         let args = |list| {
             Args::try_parse_from([
                 "kerf-node-agent",
@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn extras_are_named_as_nvidias_plugin_names_them() {
+    fn flags_for_extras_have_the_names_of_nvidias_plugin() {
         let extras = |flags: &[&str]| {
             let args =
                 Args::try_parse_from([&["kerf-node-agent", "--node=n1", "--extender=e:1"], flags].concat());
@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn a_kubelet_with_another_root_folder_has_the_plugins_sockets_where_all_have_them() {
+    fn the_folder_of_plugin_sockets_does_not_follow_the_kubelets_root() {
         let given =
             ["kerf-node-agent", "--node=n1", "--extender=e:1", "--kubelet-dir", "/var/lib/k0s/kubelet"];
         let args = Args::try_parse_from(given).unwrap();

@@ -53,7 +53,7 @@ fn open(folder: &Path) -> (Checkpoint, Option<Record>) {
 }
 
 #[test]
-fn a_record_comes_back_as_it_was_saved() {
+fn a_saved_record_is_restored_unchanged() {
     let folder = tempfile::tempdir().unwrap();
     let state = folder.path().join("not/yet");
     let (mut checkpoint, before) = open(&state);
@@ -65,7 +65,7 @@ fn a_record_comes_back_as_it_was_saved() {
 }
 
 #[test]
-fn what_is_on_the_disk_is_not_written_again() {
+fn a_record_that_the_disk_has_is_not_written_again() {
     let folder = tempfile::tempdir().unwrap();
     let (mut checkpoint, _) = open(folder.path());
     checkpoint.save(&record(1)).unwrap();
@@ -137,7 +137,7 @@ fn an_agent_without_a_ledger_finds_the_record_of_the_one_that_had_it() {
 
 /// This agent does not need the mirror, so a failed write of it does no harm.
 #[test]
-fn a_mirror_that_cannot_be_written_stops_nobody() {
+fn a_failed_write_of_the_mirror_is_an_error_only_over_an_older_agents_record() {
     let folder = tempfile::tempdir().unwrap();
     fs::create_dir(folder.path().join(MIRROR_NAMES[1])).unwrap();
     let (mut checkpoint, _) = open(folder.path());
@@ -151,7 +151,7 @@ fn a_mirror_that_cannot_be_written_stops_nobody() {
 }
 
 #[test]
-fn what_cannot_be_read_is_kept_and_told() {
+fn an_unreadable_file_is_set_aside_with_the_reason() {
     let newer = serde_json::json!({"version": 3, "bootId": "boot"}).to_string();
     let cases: [(&str, &[u8], &str); 6] = [
         (MIRROR_NAMES[0], b"", "EOF"),
@@ -201,7 +201,7 @@ fn long(revision: u64) -> Record {
 }
 
 #[test]
-fn a_write_that_was_cut_short_leaves_the_record_of_before() {
+fn an_interrupted_write_leaves_the_previous_record() {
     let folder = tempfile::tempdir().unwrap();
     for name in NAMES {
         let path = folder.path().join(name);
@@ -254,7 +254,7 @@ fn a_write_that_was_cut_short_leaves_the_record_of_before() {
 }
 
 #[test]
-fn two_files_that_are_torn_are_kept_and_told() {
+fn two_torn_files_are_set_aside() {
     let folder = tempfile::tempdir().unwrap();
     let (mut checkpoint, _) = open(folder.path());
     checkpoint.save(&record(1)).unwrap();
@@ -289,7 +289,7 @@ fn empty_files_are_no_record() {
 
 /// After a failed write the disk's content is unknown, so even an equal record is written again.
 #[test]
-fn a_full_disk_leaves_the_record_of_before() {
+fn a_full_disk_leaves_the_previous_record() {
     let folder = tempfile::tempdir().unwrap();
     let (mut checkpoint, _) = open(folder.path());
     checkpoint.save(&record(1)).unwrap();
@@ -310,7 +310,7 @@ fn a_full_disk_leaves_the_record_of_before() {
 }
 
 #[test]
-fn a_file_that_cannot_be_opened_leaves_the_record_of_before() {
+fn a_file_that_cannot_be_opened_leaves_the_previous_record() {
     let folder = tempfile::tempdir().unwrap();
     let (mut checkpoint, _) = open(folder.path());
     checkpoint.save(&record(1)).unwrap();
@@ -326,7 +326,7 @@ fn a_file_that_cannot_be_opened_leaves_the_record_of_before() {
 
 /// If somebody empties the folder of a running agent, the agent must not go on writing into deleted files.
 #[test]
-fn files_that_were_deleted_are_made_anew() {
+fn deleted_files_are_created_again() {
     let folder = tempfile::tempdir().unwrap();
     let (mut checkpoint, _) = open(folder.path());
     for revision in 1..4 {
@@ -340,7 +340,7 @@ fn files_that_were_deleted_are_made_anew() {
 }
 
 #[test]
-fn one_agent_at_a_time_has_it() {
+fn only_one_agent_at_a_time_opens_the_checkpoint() {
     let folder = tempfile::tempdir().unwrap();
     let (checkpoint, _) = open(folder.path());
     let second = Checkpoint::open(folder.path()).unwrap_err();
@@ -364,7 +364,7 @@ fn a_removed_checkpoint_is_gone() {
 }
 
 #[test]
-fn the_boots_id_is_a_line_of_its_own() {
+fn the_boot_id_is_read_without_the_newline() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("boot_id");
     fs::write(&path, "ca9e8b0c-1\n").unwrap();

@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn modes_limits_and_illnesses_come_back_after_a_restart_and_not_after_a_boot() {
+    async fn modes_limits_and_illnesses_are_restored_after_a_restart_and_not_after_a_boot() {
         let folder = tempfile::tempdir().unwrap();
         after(folder.path(), "one", Some(busy())).await;
         assert_eq!(after(folder.path(), "one", None).await, busy());
@@ -186,7 +186,7 @@ mod tests {
 
     /// Orders that a leader sends at once are accepted with one write.
     #[tokio::test]
-    async fn records_of_the_time_of_a_write_are_one_write() {
+    async fn records_that_arrive_during_a_write_share_one_write() {
         let folder = tempfile::tempdir().unwrap();
         let (recording, _) =
             CheckpointWriter::open(folder.path(), "one".to_owned(), folder.path().join("sys")).unwrap();
@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_failed_write_fails_all_that_it_covers_with_its_cause_and_the_next_one_is_tried() {
+    async fn a_failed_write_fails_every_record_that_it_covers_and_the_next_write_is_tried() {
         let folder = tempfile::tempdir().unwrap();
         let (recording, _) =
             CheckpointWriter::open(folder.path(), "one".to_owned(), folder.path().join("sys")).unwrap();
@@ -287,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn a_record_of_an_older_agent_tells_of_lost_modes_while_the_node_recovers() {
+    fn modes_in_an_older_agents_record_count_as_lost_during_recovery() {
         let sys = tempfile::tempdir().unwrap();
         std::fs::create_dir_all(sys.path().join("module/nvidia")).unwrap();
         let load = DriverLoad::read(sys.path()).unwrap();
@@ -299,7 +299,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_recovery_goes_on_in_the_next_process_until_it_is_recorded_as_ended() {
+    async fn a_recovery_continues_in_the_next_process_until_its_end_is_recorded() {
         let folder = tempfile::tempdir().unwrap();
         after(folder.path(), "one", Some(Restored::default())).await;
         let half = after(folder.path(), "two", None).await;

@@ -90,7 +90,7 @@ async fn told(queue: &mut tokio::sync::mpsc::UnboundedReceiver<Event>) -> (BTree
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_deployed_is_paused_until_its_pods_have_gone_and_put_back() {
+async fn deployed_programs_are_paused_and_their_labels_restored() {
     let cluster = Cluster::with(&[(DCGM, "true"), (GFD, "false"), ("other", "true")], 3);
     let (orders, to_do) = watch::channel(Pause::default());
     let (events, mut queue) = Events::channel();
@@ -119,7 +119,7 @@ async fn what_is_deployed_is_paused_until_its_pods_have_gone_and_put_back() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn pods_that_do_not_go_are_not_waited_for_for_ever() {
+async fn the_wait_for_paused_pods_has_a_timeout() {
     let cluster = Cluster::with(&[(DCGM, "true")], MANY);
     let (_orders, to_do) = watch::channel(order(1, &[DCGM]));
     let (events, mut queue) = Events::channel();
@@ -128,7 +128,7 @@ async fn pods_that_do_not_go_are_not_waited_for_for_ever() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_an_earlier_process_paused_is_put_back_at_the_start_and_no_more() {
+async fn only_labels_that_an_earlier_process_paused_are_restored_at_the_start() {
     let paused = "paused-for-mig-change";
     let cluster = Cluster::with(&[(DCGM, paused), (GFD, "false"), (NVSM, paused)], 0);
     let (_orders, to_do) = watch::channel(Pause::default());
@@ -139,7 +139,7 @@ async fn what_an_earlier_process_paused_is_put_back_at_the_start_and_no_more() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_label_that_the_driver_manager_has_changed_is_put_back_once_it_is_as_it_was() {
+async fn a_label_that_the_driver_manager_has_changed_is_restored_once_it_changes_back() {
     let cluster = Cluster::with(&[(DCGM, "paused-for-mig-change_paused-for-driver-upgrade")], 0);
     let pause = cluster.pause();
     let mut paused = labels(&[DCGM]);
@@ -152,7 +152,7 @@ async fn a_label_that_the_driver_manager_has_changed_is_put_back_once_it_is_as_i
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_agent_that_ends_puts_back_what_it_has_paused() {
+async fn an_agent_that_ends_restores_the_labels_that_it_paused() {
     let cluster = Cluster::with(&[(DCGM, "true")], MANY);
     let (_orders, to_do) = watch::channel(order(1, &[DCGM]));
     let (events, stop) = (Events::channel().0, CancellationToken::new());

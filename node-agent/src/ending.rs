@@ -94,7 +94,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_a_new_process_can_mend_ends_the_process() {
+    fn only_errors_that_a_new_process_can_fix_end_the_process() {
         let call = |code| GpuError::Call { call: "nvmlInit_v2", code };
         for (error, ends) in [
             (GpuError::Stopped, true),

@@ -6,7 +6,7 @@ fn present(of: &[(&str, &str)]) -> Present {
 }
 
 #[test]
-fn what_differs_is_set_what_is_stale_goes_and_others_labels_stay() {
+fn labels_that_differ_are_set_stale_ones_removed_and_foreign_ones_kept() {
     let node = present(&[
         ("nvidia.com/gpu.product", "NVIDIA-A10G"),
         ("nvidia.com/gpu.count", "1"),
@@ -22,7 +22,7 @@ fn what_differs_is_set_what_is_stale_goes_and_others_labels_stay() {
 }
 
 #[test]
-fn what_nfd_keeps_is_left_to_it() {
+fn labels_that_nfd_manages_are_skipped() {
     let node = present(&[("nvidia.com/gpu.product", "NVIDIA-A10G"), ("nvidia.com/mig-1g.5gb.count", "7")]);
     let wanted = present(&[("nvidia.com/gpu.product", "NVIDIA-A10G-SHARED"), ("nvidia.com/gpu.count", "1")]);
     for (annotation, counts) in [
@@ -40,7 +40,7 @@ fn what_nfd_keeps_is_left_to_it() {
 }
 
 #[test]
-fn the_operator_is_not_told_of_mig_while_it_would_order_it_off() {
+fn mig_labels_are_not_set_while_the_operator_would_switch_mig_off() {
     let names = |has_mig: &str, node: &[(&str, &str)]| -> Vec<String> {
         let wanted = present(&[
             ("nvidia.com/gpu.count", "1"),
@@ -59,7 +59,7 @@ fn the_operator_is_not_told_of_mig_while_it_would_order_it_off() {
 const QUICK: Pace = Pace { gather: Duration::from_millis(50), look: Duration::from_millis(1) };
 
 #[tokio::test]
-async fn a_burst_of_changes_is_one_patch_and_a_failed_one_is_made_again() {
+async fn a_burst_of_changes_is_one_patch_and_a_failed_patch_is_retried() {
     let answers = std::sync::atomic::AtomicUsize::new(0);
     let (client, log) = client(move |asked| match asked.method.as_str() {
         "GET" => (200, json!({"metadata": {"name": "n1", "labels": {}}})),
@@ -85,7 +85,7 @@ async fn a_burst_of_changes_is_one_patch_and_a_failed_one_is_made_again() {
 }
 
 #[tokio::test]
-async fn nothing_is_written_where_nothing_is_to_be_told_or_the_admin_wants_none() {
+async fn no_labels_are_written_if_there_are_none_or_the_admin_disables_them() {
     let some = present(&[("nvidia.com/gpu.count", "1")]);
     for (pace, wanted) in [(Some(QUICK), Present::new()), (None, some)] {
         let (client, log) = client(|_| refusal(404));

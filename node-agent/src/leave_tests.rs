@@ -191,7 +191,7 @@ fn patches(log: &Log) -> Vec<Value> {
 }
 
 #[tokio::test]
-async fn all_that_was_set_is_put_back_and_what_is_held_stays() {
+async fn leaving_restores_all_settings_and_spares_held_slices() {
     let folder = tempfile::tempdir().unwrap();
     remember(folder.path(), &["GPU-0", "GPU-gone"]);
     let (client, log) = api_stand_in::client(api);
@@ -222,7 +222,7 @@ async fn all_that_was_set_is_put_back_and_what_is_held_stays() {
 }
 
 #[tokio::test]
-async fn a_step_that_fails_leaves_the_checkpoint_and_stops_no_other() {
+async fn a_failed_step_keeps_the_checkpoint_and_the_other_steps_run() {
     let folder = tempfile::tempdir().unwrap();
     remember(folder.path(), &["GPU-0", STUBBORN]);
     let (client, log) = api_stand_in::client(api);
@@ -239,7 +239,7 @@ async fn a_step_that_fails_leaves_the_checkpoint_and_stops_no_other() {
 /// An agent that ends reports no slice as ready, so a container that has just got one is known by its reservation
 /// alone.
 #[tokio::test]
-async fn what_was_promised_is_left_to_its_pod() {
+async fn reserved_slices_are_spared() {
     let folder = tempfile::tempdir().unwrap();
     let reservation = Reservation {
         uid: "u".into(),
@@ -289,7 +289,7 @@ fn without_gpu_node(asked: &Asked, pods: &Value) -> (u16, Value) {
 }
 
 #[tokio::test]
-async fn where_the_gpu_node_was_deleted_what_init_containers_hold_stays_by_the_kubelets_checkpoint() {
+async fn without_a_gpu_node_the_kubelets_checkpoint_shows_what_init_containers_hold() {
     let folder = tempfile::tempdir().unwrap();
     let shares = [("GPU-0::1", 4), ("GPU-1::2", 8), ("GPU-2::3", 4)];
     let shares = shares.map(|(device, size)| (DeviceId::new(device), Shape::mps(SizeGb(size))));
@@ -319,7 +319,7 @@ async fn where_the_gpu_node_was_deleted_what_init_containers_hold_stays_by_the_k
 }
 
 #[tokio::test]
-async fn where_the_gpu_node_was_deleted_the_kubelet_tells_what_is_held() {
+async fn without_a_gpu_node_the_kubelets_list_shows_what_is_held() {
     let no_gpu_node = |asked: &Asked| without_gpu_node(asked, &json!([]));
     for has_record in [true, false] {
         let folder = tempfile::tempdir().unwrap();
@@ -352,7 +352,7 @@ async fn where_the_gpu_node_was_deleted_the_kubelet_tells_what_is_held() {
 }
 
 #[tokio::test]
-async fn nvidias_labels_stay_where_the_agent_never_wrote_them() {
+async fn nvidias_labels_stay_if_the_agent_did_not_write_them() {
     let folder = tempfile::tempdir().unwrap();
     let (client, log) = api_stand_in::client(api);
     let leaving = Leave { no_gfd_labels: true, ..leaving(folder.path(), client, &Undone::default()) };
@@ -362,7 +362,7 @@ async fn nvidias_labels_stay_where_the_agent_never_wrote_them() {
 }
 
 #[tokio::test]
-async fn lengths_of_time_slices_are_reset_and_keep_nobody_who_cannot() {
+async fn a_failed_reset_of_time_slices_does_not_keep_the_agent_from_leaving() {
     let folder = tempfile::tempdir().unwrap();
     record(folder.path(), Restored { lengths: [GpuUuid::new("GPU-0")].into(), ..Restored::default() });
     let (client, undone) = (api_stand_in::client(api).0, Undone::default());
@@ -373,7 +373,7 @@ async fn lengths_of_time_slices_are_reset_and_keep_nobody_who_cannot() {
 
 /// A second run does what the first could not do: here nothing.
 #[tokio::test]
-async fn on_a_node_that_was_left_nothing_is_changed() {
+async fn a_second_run_changes_nothing() {
     let folder = tempfile::tempdir().unwrap();
     let (client, log) = api_stand_in::client(|asked| match asked.path.as_str() {
         "/api/v1/nodes/n1" => {
@@ -388,7 +388,7 @@ async fn on_a_node_that_was_left_nothing_is_changed() {
 }
 
 #[tokio::test]
-async fn nothing_is_undone_while_nobody_knows_what_is_held() {
+async fn nothing_is_undone_while_the_held_slices_are_unknown() {
     let folder = tempfile::tempdir().unwrap();
     remember(folder.path(), &["GPU-0"]);
     let undone = Undone::default();
@@ -406,7 +406,7 @@ async fn nothing_is_undone_while_nobody_knows_what_is_held() {
 }
 
 #[tokio::test]
-async fn an_agent_that_runs_is_not_left_from_under() {
+async fn leaving_fails_while_an_agent_runs() {
     let folder = tempfile::tempdir().unwrap();
     let (_running, _) = Checkpoint::open(folder.path()).unwrap();
     let (client, log) = api_stand_in::client(api);

@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn nobody_is_dialled_before_there_is_something_to_report() {
+    async fn no_replica_is_dialled_before_the_first_report() {
         let node = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n1", "uid": "u1"}});
         let (client, _) = api_stand_in::client(move |_| (200, node.clone()));
         let (report, state) = watch::channel(Arc::<NodeState>::default());
@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn the_leader_is_the_connected_one_of_the_highest_epoch() {
+    fn the_leader_is_the_connected_replica_with_the_highest_epoch() {
         let (link, mut queue) = link();
         let at = |port| SocketAddr::from(([127, 0, 0, 1], port));
         let role = |leads, epoch| Role { leads, epoch, identity: "replica".to_owned() };

@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn an_idle_slice_uses_nothing_and_a_gone_one_is_not_told() {
+    fn an_idle_slice_uses_no_memory_and_a_removed_one_has_no_series() {
         let mut registry = Registry::default();
         let metrics = Metrics::register(&mut registry);
         let (_, mut status) = one_slice();

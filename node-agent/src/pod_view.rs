@@ -151,7 +151,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn a_bound_pod_says_what_it_was_assigned() {
+    fn the_assigned_slices_are_read_from_a_bound_pod() {
         let request = kerf_core::testing::request("nvidia.com/mig-1g.10gb", 1);
         let shape =
             Shape::Mig { profile: "1g.10gb".parse().unwrap(), start: 2, size: 1, part: MigPart::Whole };

@@ -110,7 +110,7 @@ mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
 
     #[tokio::test]
-    async fn a_gpu_node_is_made_once_there_is_its_node() {
+    async fn a_gpu_node_is_created_once_its_node_exists() {
         let asked = AtomicUsize::new(0);
         let (client, log) = client(move |request| {
             let made = || (200, json!({"metadata": {"name": "n1", "uid": "u1"}}));

@@ -58,7 +58,7 @@ fn cases() -> Vec<(String, Found)> {
 }
 
 #[test]
-fn a_cgroup_tells_the_pod_in_every_layout() {
+fn the_pod_is_found_in_every_cgroup_layout() {
     for (text, expected) in cases() {
         let expected = expected.map(|(uid, path)| PodCgroup { uid: PodUid::new(uid), path });
         assert_eq!(pod_cgroup(&text), expected, "{text}");
@@ -66,7 +66,7 @@ fn a_cgroup_tells_the_pod_in_every_layout() {
 }
 
 #[test]
-fn processes_are_read_where_they_are() {
+fn the_pod_and_name_of_a_process_are_read_from_proc() {
     let root = tempfile::tempdir().unwrap();
     let process = root.path().join("42");
     fs::create_dir(&process).unwrap();

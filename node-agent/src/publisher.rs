@@ -174,7 +174,7 @@ mod tests {
 
     /// A burst on a node is published in two writes, and a bad condition is visible within a second.
     #[tokio::test]
-    async fn a_status_is_written_at_most_once_in_an_interval_and_a_condition_at_once() {
+    async fn a_status_is_written_at_most_once_per_interval_and_a_condition_earlier() {
         let (api, _) = client(|_| (200, json!({})));
         let begun = Instant::now();
         let written = status(slice(SliceState::Preparing, None), true);
@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_gpu_node_that_is_listed_or_made_anew_gets_all_of_the_status() {
+    async fn a_listed_or_recreated_gpu_node_gets_the_whole_status() {
         let (client, log) = client(|_| (200, json!({"metadata": {"name": "n1"}})));
         let (said, statuses) = watch::channel(GpuNodeStatus::default());
         let (show, shown) = mpsc::unbounded_channel();

@@ -113,7 +113,7 @@ fn want_a_share(events: &Events) {
 
 /// A process that is killed at any time finds its settings in the checkpoint.
 #[tokio::test]
-async fn what_shares_need_is_on_the_disk_before_it_is_set() {
+async fn settings_for_shares_are_on_the_disk_before_they_are_made() {
     let folder = tempfile::tempdir().unwrap();
     let state = folder.path().join("state");
     let stop = CancellationToken::new();
@@ -186,7 +186,7 @@ async fn answer(waiting: oneshot::Receiver<Answer>) -> Answer {
 }
 
 #[tokio::test]
-async fn orders_that_come_together_are_answered_after_one_write() {
+async fn orders_that_arrive_together_are_answered_after_one_write() {
     let (folder, stop) = (tempfile::tempdir().unwrap(), CancellationToken::new());
     let (seen, state) = ordered(folder.path(), &stop).await;
     let before = checkpoint::tests::writes(&state);
@@ -204,7 +204,7 @@ async fn orders_that_come_together_are_answered_after_one_write() {
 }
 
 #[tokio::test]
-async fn a_cut_that_takes_long_keeps_no_other_gpu_waiting() {
+async fn a_long_cut_does_not_delay_other_gpus() {
     let (folder, stop) = (tempfile::tempdir().unwrap(), CancellationToken::new());
     let gpus = FakeGpus::new(&["H100-80GB", "H100-80GB"]);
     // An observation of all GPUs would wait for the hung one.
@@ -277,7 +277,7 @@ fn opens(gpus: &FakeGpus) -> Open {
 }
 
 #[tokio::test]
-async fn a_library_that_is_not_the_drivers_ends_the_process() {
+async fn a_library_of_another_version_than_the_driver_ends_the_process() {
     let folder = tempfile::tempdir().unwrap();
     let error = GpuError::Call { call: "nvmlInit_v2", code: NvmlCode::VersionMismatch };
     let told = error.clone();
@@ -306,7 +306,7 @@ async fn a_panic_on_the_thread_of_one_gpu_ends_the_process_too() {
 
 /// The old state of the GPUs stays recorded, so that the new process finds that the mode was lost.
 #[tokio::test]
-async fn a_driver_that_is_loaded_anew_ends_the_process_before_anything_is_taken_for_an_admins_choice() {
+async fn a_reloaded_driver_ends_the_process_before_lost_modes_count_as_switched_off() {
     let folder = tempfile::tempdir().unwrap();
     let (module, gpus) = (folder.path().join("sys/module/nvidia"), FakeGpus::new(&["H100-80GB"]));
     fs::create_dir_all(&module).unwrap();
@@ -325,7 +325,7 @@ async fn a_driver_that_is_loaded_anew_ends_the_process_before_anything_is_taken_
 }
 
 #[tokio::test]
-async fn an_upgrade_of_the_driver_waits_for_mps_daemons_of_an_earlier_process_and_nothing_else() {
+async fn a_driver_upgrade_waits_only_for_mps_daemons_of_an_earlier_process() {
     let folder = tempfile::tempdir().unwrap();
     let daemon = folder.path().join("mps/GPU-0");
     fs::create_dir_all(&daemon).unwrap();

@@ -23,7 +23,7 @@ fn is_rejected(change: impl FnOnce(&mut Value)) -> bool {
 }
 
 #[test]
-fn only_what_a_controller_has_replaced_and_asked_for_a_gpu_is_removed() {
+fn only_rejected_pods_with_a_controller_and_a_gpu_request_are_removed() {
     assert!(is_rejected(|_| {}));
     let limits = |name: &'static str| {
         move |pod: &mut Value| pod["spec"]["containers"][0]["resources"]["limits"] = json!({name: "1"})
@@ -63,7 +63,7 @@ async fn asked(answer: impl Fn(&Asked) -> (u16, Value) + Send + Sync + 'static) 
 }
 
 #[tokio::test]
-async fn a_rejected_pod_is_deleted_by_its_uid_and_told_of() {
+async fn a_rejected_pod_is_deleted_by_its_uid_and_reported() {
     let all = asked(|asked| match (asked.method.as_str(), asked.path.as_str()) {
         ("GET", "/api/v1/pods") => {
             list(&[pod("a", |_| {}), pod("b", |pod| pod["status"]["reason"] = json!("Evicted"))])
@@ -86,7 +86,7 @@ async fn a_rejected_pod_is_deleted_by_its_uid_and_told_of() {
 
 /// A pod that is gone causes no Event, and one that cannot be deleted does not block the next.
 #[tokio::test]
-async fn each_pod_is_tried_whatever_became_of_the_one_before() {
+async fn a_failed_deletion_does_not_block_the_next_pod() {
     let all = asked(|asked| match (asked.method.as_str(), asked.path.rsplit('/').next()) {
         ("GET", _) => list(&[pod("gone", |_| {}), pod("kept", |_| {}), pod("a", |_| {})]),
         ("DELETE", Some("gone")) => api_stand_in::refusal(409),
@@ -101,7 +101,7 @@ async fn each_pod_is_tried_whatever_became_of_the_one_before() {
 }
 
 #[tokio::test]
-async fn nothing_is_looked_for_unless_policy_wants_it() {
+async fn rejected_pods_are_listed_only_if_the_policy_enables_it() {
     let may = Arc::new(AtomicBool::new(false));
     let allowed = Arc::clone(&may);
     let (looked, mut seen) = mpsc::unbounded_channel();

@@ -27,7 +27,7 @@ async fn every_length_is_set_and_read_back() {
 }
 
 #[tokio::test]
-async fn what_goes_wrong_is_told_with_the_programs_own_words() {
+async fn an_error_has_the_programs_output() {
     let folder = tempfile::tempdir().unwrap();
     let error = async |behaviour: &str| {
         slicer().set(&gpu(folder.path(), behaviour), SliceLength::Long).await.unwrap_err().to_string()
@@ -44,7 +44,7 @@ async fn what_goes_wrong_is_told_with_the_programs_own_words() {
 }
 
 #[tokio::test]
-async fn a_program_that_hangs_is_given_up() {
+async fn a_hung_program_is_stopped() {
     let folder = tempfile::tempdir().unwrap();
     let hasty = TimeSlicer { patience: Duration::from_millis(300), ..slicer() };
     let error = hasty.length(&gpu(folder.path(), "hangs")).await.unwrap_err();
@@ -52,14 +52,14 @@ async fn a_program_that_hangs_is_given_up() {
 }
 
 #[tokio::test]
-async fn a_program_that_is_not_there_is_named() {
+async fn a_missing_program_is_named() {
     let error =
         TimeSlicer::new("/nowhere/nvidia-smi".into()).length(&GpuUuid::new("GPU-0")).await.unwrap_err();
     assert!(error.to_string().contains("/nowhere/nvidia-smi"), "{error}");
 }
 
 #[test]
-fn a_table_of_several_gpus_or_none_is_not_guessed_at() {
+fn a_table_without_exactly_one_gpu_is_rejected() {
     let row = "|   0   Timeslice       Default       |";
     assert_eq!(listed(row), Some(SliceLength::Default));
     assert_eq!(listed(&format!("{row}\n{row}")), None);
@@ -67,7 +67,7 @@ fn a_table_of_several_gpus_or_none_is_not_guessed_at() {
 }
 
 #[tokio::test]
-async fn a_length_that_an_earlier_process_set_is_put_back_where_nobody_wants_it_any_more() {
+async fn a_length_that_an_earlier_process_set_is_reset_if_it_is_not_wanted() {
     let folder = tempfile::tempdir().unwrap();
     let (ours, theirs) = (gpu(folder.path(), "well"), gpu(folder.path(), "absent"));
     slicer().set(&ours, SliceLength::Long).await.unwrap();

@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn a_capability_file_tells_minor_mode_and_whether_it_may_be_made() {
+    fn a_capability_file_has_the_minor_number_the_mode_and_whether_the_agent_may_create_it() {
         let text = "DeviceFileMinor: 12\nDeviceFileMode: 292\nDeviceFileModify: 1\n";
         let capability = from_file(Path::new("f"), text).unwrap();
         assert_eq!(capability, Capability { minor: 12, mode: 0o444, may_make: true });

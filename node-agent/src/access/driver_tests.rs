@@ -87,7 +87,7 @@ fn a_driver_of_every_capability_is_found_on_debian_and_fedora() {
 }
 
 #[test]
-fn what_loaders_find_by_name_is_what_goes_into_the_cache() {
+fn only_libraries_that_loaders_find_by_name_go_into_the_cache() {
     let root = tempfile::tempdir().unwrap();
     driver(root.path(), "usr/lib64", "etc/vulkan/icd.d/nvidia_icd.json");
     let driver = Driver::new(root.path().to_owned(), PathBuf::from("/"));

@@ -39,7 +39,7 @@ mod tests {
     use std::os::unix::fs::symlink;
 
     #[test]
-    fn a_name_is_looked_for_in_the_drivers_root_and_a_path_is_taken_as_it_is() {
+    fn a_name_is_searched_in_the_drivers_root_and_a_path_is_used_unchanged() {
         let root = tempfile::tempdir().unwrap();
         let folder = root.path().join("usr/lib/x86_64-linux-gnu");
         let find = |given: &str| Library::new(given.as_ref(), root.path()).find();

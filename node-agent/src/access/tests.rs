@@ -147,7 +147,7 @@ fn a_mig_device_gets_its_files_and_a_spec_that_names_them() {
 }
 
 #[test]
-fn where_dev_and_driver_lie_elsewhere_on_the_host_a_spec_says_so() {
+fn a_spec_has_the_hosts_paths_of_dev_and_driver() {
     let Some(node) = Node::new() else { return };
     let driver = PathBuf::from("/run/nvidia/driver");
     let places = Places { host_dev: driver.join("dev"), host_driver_root: driver, ..node.places() };
@@ -162,7 +162,7 @@ fn where_dev_and_driver_lie_elsewhere_on_the_host_a_spec_says_so() {
 }
 
 #[test]
-fn without_cdi_the_device_files_are_granted_themselves() {
+fn without_cdi_a_grant_has_the_device_files() {
     let Some(node) = Node::new() else { return };
     let places = Places { cdi: None, host_dev: "/host/dev".into(), ..node.places() };
     let grant = only(ensure(places, &[(MIG, INSTANCE)])).unwrap();
@@ -225,7 +225,7 @@ fn a_hook_is_copied_to_the_host_and_adds_the_drivers_libraries() {
 }
 
 #[test]
-fn extras_come_where_they_are_asked_for_and_there() {
+fn extras_are_granted_if_they_are_enabled_and_the_node_has_them() {
     let Some(node) = Node::new() else { return };
     for folder in ["dev/infiniband", "dev/nvidia-caps-imex-channels", "run/udev"] {
         fs::create_dir_all(node.path(folder)).unwrap();
@@ -298,7 +298,7 @@ fn a_wrong_device_file_of_a_capability_is_replaced_and_a_right_one_stays() {
 }
 
 #[test]
-fn a_driver_that_leaves_device_files_to_the_administrator_is_obeyed() {
+fn the_agent_creates_no_device_file_if_the_driver_leaves_them_to_the_administrator() {
     let Some(node) = Node::new() else { return };
     let text = "DeviceFileMinor: 12\nDeviceFileMode: 292\nDeviceFileModify: 0\n";
     node.write("proc/driver/nvidia/capabilities/gpu0/mig/gi1/access", text);
@@ -314,7 +314,7 @@ fn a_driver_that_leaves_device_files_to_the_administrator_is_obeyed() {
 }
 
 #[test]
-fn where_the_capabilities_files_are_hidden_the_drivers_table_will_do() {
+fn the_drivers_table_suffices_if_the_capabilities_files_are_hidden() {
     let Some(node) = Node::new() else { return };
     fs::remove_dir_all(node.path("proc/driver/nvidia")).unwrap();
     assert!(only(ensure(node.places(), &[(MIG, INSTANCE)])).is_ok());
@@ -322,7 +322,7 @@ fn where_the_capabilities_files_are_hidden_the_drivers_table_will_do() {
 }
 
 #[test]
-fn what_keeps_a_device_from_being_opened_is_named_with_the_remedy() {
+fn each_access_error_names_its_cause_and_the_remedy() {
     type Breaks = fn(&Node);
     let cases: [(&str, Target, Breaks); 9] = [
         ("no driver", GPU, |node| fs::remove_file(node.path("dev/nvidiactl")).unwrap()),
@@ -381,7 +381,7 @@ fn a_simulated_gpu_needs_neither_files_nor_a_driver() {
 }
 
 #[test]
-fn specs_are_written_once_kept_over_a_restart_mended_and_removed_when_not_wanted() {
+fn specs_are_written_once_repaired_and_removed_if_not_wanted() {
     let node = Node::simulated();
     let both = [(MIG, INSTANCE), (SHARE, GPU)];
     ensure(node.simulated_places(), &both);
@@ -401,7 +401,7 @@ fn specs_are_written_once_kept_over_a_restart_mended_and_removed_when_not_wanted
 }
 
 #[test]
-fn a_spared_devices_spec_stays_though_nobody_wants_it() {
+fn the_spec_of_a_spared_device_stays_if_it_is_not_wanted() {
     let node = Node::simulated();
     let devices = [("MIG-1", INSTANCE), ("MIG-2", INSTANCE)];
     ensure(node.simulated_places(), &devices);
@@ -411,7 +411,7 @@ fn a_spared_devices_spec_stays_though_nobody_wants_it() {
 }
 
 #[test]
-fn files_of_others_are_never_touched_and_drafts_of_a_killed_agent_are_removed() {
+fn foreign_files_stay_and_drafts_of_a_killed_agent_are_removed() {
     let node = Node::simulated();
     let others = ["kerf.dev-notes.json", "kerf.dev-GPU-1.yaml", "nvidia.com-gpu.json", ".other.draft"];
     for name in
@@ -426,7 +426,7 @@ fn files_of_others_are_never_touched_and_drafts_of_a_killed_agent_are_removed() 
 }
 
 #[test]
-fn a_device_whose_spec_cannot_be_written_or_removed_is_told_and_others_go_on() {
+fn a_failed_write_or_removal_of_a_spec_is_an_error_of_its_device_only() {
     let node = Node::simulated();
     fs::create_dir_all(node.spec(MIG)).unwrap();
     fs::create_dir(node.spec("MIG-old")).unwrap();
@@ -444,7 +444,7 @@ fn a_device_whose_spec_cannot_be_written_or_removed_is_told_and_others_go_on() {
 }
 
 #[test]
-fn a_folder_that_cannot_be_made_is_named_for_every_device() {
+fn a_folder_that_cannot_be_created_is_an_error_of_every_device() {
     let node = Node::simulated();
     node.write("cdi", "");
     // Not even root can create folders in /proc.
@@ -464,7 +464,7 @@ fn a_folder_that_cannot_be_made_is_named_for_every_device() {
 }
 
 #[test]
-fn every_trouble_with_a_file_has_a_text_that_tells_what_to_do() {
+fn every_file_error_names_the_remedy() {
     use rustix::io::Errno;
     let full = "its file system is full: free space or inodes there";
     let denied = "access is denied: the agent must run as root and privileged";

@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn who_comes_second_waits_until_the_first_has_ended() {
+    async fn a_second_process_waits_until_the_first_has_ended() {
         let folder = tempfile::tempdir().unwrap();
         let (args, stop) = (args(folder.path()), CancellationToken::new());
         let first = open(&args, &stop).await.unwrap().unwrap();
@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn who_waits_ends_when_it_is_told_to() {
+    async fn a_waiting_process_ends_at_stop() {
         let folder = tempfile::tempdir().unwrap();
         let (args, stop) = (args(folder.path()), CancellationToken::new());
         let _first = open(&args, &stop).await.unwrap();

@@ -46,7 +46,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_plugin_that_was_here_before_is_presumed_to_be_here() {
+    async fn a_plugin_counts_as_present_by_the_record_or_else_by_the_nodes_capacity() {
         let gpus = ("nvidia.com/gpu", "8");
         for plugin in [true, false] {
             assert_eq!(is_presumed(gpus, Some(plugin)).await, plugin);
@@ -62,7 +62,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_node_that_does_not_tell_may_have_it() {
+    async fn a_node_that_cannot_be_read_counts_as_having_the_plugin() {
         let (client, _) = api_stand_in::client(|_| api_stand_in::refusal(503));
         assert!(evidence((&Api::all(client), &NodeName::new("n1")), None).await.is_some());
     }

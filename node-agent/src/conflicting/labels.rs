@@ -75,7 +75,7 @@ mod tests {
     }
 
     #[test]
-    fn the_operator_orders_mig_off_unless_its_mig_manager_is_kept_away() {
+    fn the_operator_orders_mig_off_unless_its_mig_manager_is_disabled() {
         let (driver, plugin) =
             ("nvidia.com/gpu.deploy.driver=true", "nvidia.com/gpu.deploy.device-plugin=false");
         let cases: [(&[&str], bool); 6] = [
@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_mig_manager_that_may_act_is_one() {
+    fn a_mig_manager_counts_only_if_it_may_act() {
         let deployed = "nvidia.com/gpu.deploy.mig-manager=true";
         let cases: [(&[&str], Option<&str>); 15] = [
             (&[], None),

@@ -62,7 +62,7 @@ mod tests {
     }
 
     #[test]
-    fn names_are_told_apart() {
+    fn only_nvidias_socket_names_match() {
         for (name, is) in [
             ("nvidia-gpu.sock", true),
             ("nvidiaGPU-1600000000.sock", true),

@@ -32,7 +32,7 @@ fn who(others: &[Other]) -> Vec<Who> {
 }
 
 #[tokio::test]
-async fn each_is_found_where_it_shows() {
+async fn each_manager_is_detected_by_its_evidence() {
     let folder = tempfile::tempdir().unwrap();
     let _plugin = UnixListener::bind(folder.path().join("nvidia-gpu.sock")).unwrap();
     let (mut lookout, log) = lookout(folder.path().to_owned(), |asked| match asked.path.as_str() {
@@ -52,7 +52,7 @@ async fn each_is_found_where_it_shows() {
 }
 
 #[tokio::test]
-async fn a_node_of_kerfs_alone_has_none() {
+async fn a_node_without_other_managers_has_no_conflict() {
     let folder = tempfile::tempdir().unwrap();
     for code in [403, 404] {
         let (mut lookout, _) = lookout(folder.path().to_owned(), move |asked| match asked.path.as_str() {
@@ -65,7 +65,7 @@ async fn a_node_of_kerfs_alone_has_none() {
 
 /// An unreachable API server proves nothing.
 #[tokio::test]
-async fn what_was_found_stays_until_the_api_server_says_otherwise() {
+async fn a_detected_manager_stays_while_the_api_server_does_not_answer() {
     let folder = tempfile::tempdir().unwrap();
     let code = Arc::new(AtomicU16::new(200));
     let now = Arc::clone(&code);
@@ -85,7 +85,7 @@ async fn what_was_found_stays_until_the_api_server_says_otherwise() {
 }
 
 #[tokio::test]
-async fn a_plugin_whose_sockets_are_gone_for_a_look_is_still_here() {
+async fn a_plugin_stays_detected_while_its_sockets_are_briefly_missing() {
     let folder = tempfile::tempdir().unwrap();
     let socket = folder.path().join("nvidia-gpu.sock");
     let plugin = UnixListener::bind(&socket).unwrap();
@@ -100,7 +100,7 @@ async fn a_plugin_whose_sockets_are_gone_for_a_look_is_still_here() {
 }
 
 #[tokio::test]
-async fn a_plugin_that_was_here_before_this_process_is_gone_when_its_sockets_stay_away() {
+async fn earlier_evidence_for_a_plugin_expires_without_sockets() {
     let folder = tempfile::tempdir().unwrap();
     let (client, _) = api_stand_in::client(|_| api_stand_in::refusal(404));
     let (of, before) = ((client, NodeName::new("n1")), Some("it was seen".to_owned()));
@@ -111,7 +111,7 @@ async fn a_plugin_that_was_here_before_this_process_is_gone_when_its_sockets_sta
 }
 
 #[tokio::test]
-async fn the_first_look_is_always_told() {
+async fn the_first_result_is_always_reported() {
     let folder = tempfile::tempdir().unwrap();
     let (lookout, _) = lookout(folder.path().to_owned(), |_| api_stand_in::refusal(404));
     let (sender, mut others) = watch::channel(Vec::new());

@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn the_part_of_the_compute_that_was_asked_for_is_the_clients_and_small_ones_add_up() {
+    fn a_client_gets_the_requested_compute_and_small_parts_add_up() {
         let threads = |shares: &[ShareGrant]| {
             let ids: Vec<String> = (0..shares.len()).map(|n| format!("GPU-0::{n}")).collect();
             let list: Vec<_> = ids.iter().zip(shares).map(|(id, s)| device(id, "GPU-0", s.clone())).collect();
@@ -292,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_grant_says_of_visible_devices_stands_over_the_id() {
+    fn visible_devices_of_the_grant_take_precedence_over_the_id() {
         let access = AccessGrant { visible: Some("MIG-7".to_owned()), ..AccessGrant::default() };
         let list = ["GPU-0::1", "GPU-0::2"].map(|id| reached(device(id, "GPU-0", mps(4)), access.clone()));
         let answer = allocate(&list, &ids(&["GPU-0::1", "GPU-0::2"])).unwrap();
@@ -300,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_gets_is_refused_and_what_was_just_withdrawn_is_not() {
+    fn an_ungranted_device_is_refused_and_a_just_withdrawn_one_is_not() {
         let mut listed = ListedDevice { healthy: false, ..device("MIG-1", "GPU-0", None) };
         assert!(allocate(std::slice::from_ref(&listed), &ids(&["MIG-1"])).is_ok());
         listed.grant = None;

@@ -101,7 +101,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn the_kubelet_is_asked_when_an_allocation_is_written_down() {
+    async fn holders_are_listed_once_the_kubelet_has_recorded_the_allocation() {
         let (allocations, began) = (Allocations::default(), Instant::now());
         drop(allocations.pause().await);
         assert_eq!(began.elapsed(), Duration::ZERO, "nothing is under way");
@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn no_allocation_begins_while_the_kubelet_is_asked() {
+    async fn no_allocation_begins_while_holders_are_listed() {
         let (allocations, began) = (Allocations::default(), Instant::now());
         let asking = allocations.pause().await;
         let answered = async {
@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_kubelet_that_gives_no_account_starts_pods() {
+    async fn a_kubelet_that_does_not_list_holders_still_starts_pods() {
         let (allocations, began) = (Allocations::default(), Instant::now());
         let _asking = allocations.pause().await;
         allocations.begin().await;
@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_node_to_which_pods_come_all_the_time_is_asked_too() {
+    async fn holders_are_listed_even_while_pods_keep_coming() {
         let (allocations, began) = (Allocations::default(), Instant::now());
         let noting = allocations.clone();
         noting.note();

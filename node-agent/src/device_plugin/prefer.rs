@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn whole_gpus_that_have_nvlinks_go_together() {
+    fn whole_gpus_with_nvlinks_are_preferred_together() {
         let all = ids(&["a", "b", "c", "d"]);
         assert_eq!(prefer(&linked(), &all, &[], 2), ["a", "c"]);
         assert_eq!(prefer(&linked(), &ids(&["a", "b", "d"]), &[], 2), ["b", "d"]);
@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_promised_to_one_pod_goes_together_before_what_is_close() {
+    fn devices_reserved_for_one_pod_are_preferred_to_close_devices() {
         let mut list = linked();
         for (device, pod) in list.iter_mut().zip(["p", "p", "q", "r"]) {
             device.reserved_for = Some(PodUid::new(pod));
@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_has_is_preferred_to_what_is_held_and_that_to_what_is_withdrawn() {
+    fn free_devices_are_preferred_to_held_ones_and_those_to_withdrawn_ones() {
         let mut list = [device("a", 0, None), device("b", 1, None), device("c", 2, None)];
         list[0].healthy = false;
         list[1].held = true;
@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn where_no_gpu_suffices_devices_of_one_numa_node_are_preferred() {
+    fn devices_of_one_numa_node_are_preferred_if_no_gpu_suffices() {
         let all = ids(&["a", "b", "c", "d", "e", "f", "g"]);
         for (size, expected) in [
             (2, ["b", "c"].as_slice()),
@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn beside_a_required_device_its_gpu_comes_first_and_then_its_numa_node() {
+    fn the_gpu_of_a_required_device_is_preferred_and_then_its_numa_node() {
         let all = ids(&["a", "b", "c", "d", "e", "f", "g"]);
         let one = ids(&["a"]);
         assert_eq!(prefer(&two_nodes(), &all, &one, 3), ["a", "b", "c"]);

@@ -281,7 +281,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn names_are_registered_anew_when_a_socket_was_removed_and_not_before() {
+    async fn names_are_registered_again_only_after_a_socket_was_removed() {
         let folder = tempfile::tempdir().unwrap();
         let kubelet = UnixListener::bind(folder.path().join(KUBELET_SOCKET)).unwrap();
         let serving = Server::builder().add_service(RegistrationServer::new(Willing));
@@ -302,7 +302,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_kubelet_that_does_not_answer_a_registration_holds_no_end_up() {
+    async fn an_unanswered_registration_does_not_delay_the_end() {
         let folder = tempfile::tempdir().unwrap();
         let kubelet = UnixListener::bind(folder.path().join(KUBELET_SOCKET)).unwrap();
         let (events, _queue) = Events::channel();

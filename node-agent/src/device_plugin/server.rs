@@ -143,7 +143,7 @@ mod tests {
     use kerf_core::closeness::Closeness;
 
     #[test]
-    fn a_device_tells_its_numa_node_where_it_has_one() {
+    fn a_device_has_its_numa_node_if_it_is_known() {
         let nodes = |numa| {
             let listed = ListedDevice {
                 id: DeviceId::new("MIG-1"),

@@ -243,7 +243,7 @@ mod tests {
     use std::sync::atomic::{AtomicU32, Ordering};
 
     #[tokio::test]
-    async fn calls_beside_the_loops_are_counted_with_their_errors() {
+    async fn calls_outside_the_loop_are_counted_with_their_errors() {
         let gpus = FakeGpus::new(&["L4-24GB"]);
         let theirs = gpus.clone();
         let open = move || Ok(Box::new(theirs.clone()) as Box<dyn GpuBackend>);
@@ -270,7 +270,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_backend_is_opened_anew_after_an_error_that_asks_for_it() {
+    async fn the_backend_is_reopened_after_an_error_that_requires_it() {
         let (gpus, opened) = (FakeGpus::new(&["L4-24GB"]), Arc::new(AtomicU32::new(0)));
         let (theirs, count) = (gpus.clone(), Arc::clone(&opened));
         let open = move || {
@@ -303,7 +303,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_gpu_that_hangs_keeps_nobody_waiting_but_for_itself() {
+    async fn a_hung_gpu_delays_no_call_to_other_gpus() {
         let gpus = FakeGpus::new(&["H100-80GB", "H100-80GB"]);
         let thread = threads(&gpus, Duration::from_millis(200));
         let wanted =
@@ -338,7 +338,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_gpu_that_hangs_from_the_start_is_left_out() {
+    async fn a_gpu_that_hangs_from_the_start_is_returned_apart() {
         let gpus = FakeGpus::new(&["L4-24GB", "L4-24GB"]);
         gpus.set_hanging(1, true);
         let thread = threads(&gpus, Duration::from_millis(50));
@@ -363,7 +363,7 @@ mod tests {
     }
 
     #[test]
-    fn a_gpu_that_has_moved_is_where_it_answers() {
+    fn a_gpu_at_a_new_index_is_listed_once_where_it_answers() {
         let seen = FakeGpus::new(&["L4-24GB", "L4-24GB"]).gpus();
         let was = Gpu { index: 3, fault: Some(GpuError::Stopped), ..seen[0].clone() };
         assert_eq!(each_once(vec![was, seen[1].clone(), seen[0].clone()]), seen);

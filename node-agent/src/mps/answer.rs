@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_that_is_gone_is_told_from_a_refusal() {
+    fn a_gone_server_is_distinguished_from_a_refusal() {
         let gone = "Server 492 not found\n";
         for word in
             [Word::ServerStatus(492), Word::ClientList(492), Word::Memory(SERVER), Word::Threads(SERVER)]
@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_agrees_as_far_as_the_daemon_tells() {
+    fn memory_agrees_as_far_as_the_rounded_answer_shows() {
         for (text, wanted, agrees) in [
             ("", 0, true),
             ("", 10_240, false),
@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn what_changes_something_is_done_or_refused() {
+    fn answers_to_changing_words_are_done_or_refused() {
         let limit = MemoryMib(10_240);
         for (word, text, done) in [
             (Word::SetMemory(Scope::Default, limit), "", true),

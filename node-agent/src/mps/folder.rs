@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn the_mode_of_before_is_noted_with_the_folder_and_goes_with_it() {
+    fn the_earlier_mode_is_noted_and_removed_with_the_folder() {
         let root = tempfile::tempdir().unwrap();
         let (noted, old) = (Folder::new(root.path(), "GPU-1"), Folder::new(root.path(), "GPU-2"));
         assert_eq!(noted.mode_before(), None);
@@ -291,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn clearing_leaves_the_directory_that_containers_have_mounted_and_the_generation() {
+    fn clearing_keeps_the_mounted_directory_and_the_generation() {
         let root = tempfile::tempdir().unwrap();
         let folder = Folder::new(root.path(), "GPU-1");
         folder.clear().unwrap();
@@ -314,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn a_log_that_grew_is_emptied_under_its_writer_and_its_last_line_kept() {
+    fn a_large_log_is_truncated_under_its_writer_and_its_last_line_is_read() {
         use std::io::Write as _;
         let root = tempfile::tempdir().unwrap();
         let folder = Folder::new(root.path(), "GPU-1");

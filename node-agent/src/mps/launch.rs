@@ -164,7 +164,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn where_shared_memory_is_must_be_said() {
+    fn a_flag_for_shared_memory_is_required() {
         let parse = |args: &[&str]| Args::try_parse_from([&[SUBCOMMAND], args].concat());
         let args =
             parse(&["--private-shm", "--pid-file", "/p", "--", "mps", "-f", "-multiuser-server"]).unwrap();
@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_that_is_no_cgroup_is_not_taken_for_one() {
+    fn a_folder_that_is_no_cgroup_is_an_error() {
         let folder = tempfile::tempdir().unwrap();
         assert!(enter(&folder.path().join("kerf")).is_err());
     }

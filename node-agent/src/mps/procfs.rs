@@ -113,7 +113,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_process_is_read_behind_any_name() {
+    fn a_process_is_parsed_after_any_name() {
         let rest = "S 1 420 419 0 -1 4194560 900 0 0 0 1 2 0 0 20 0 4 0 123456 9999 88";
         for name in ["nvidia-cuda-mps", "a b", "a) S 1 (b"] {
             let stat = Stat::parse(&format!("421 ({name}) {rest}")).unwrap();
@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn an_ended_daemons_servers_are_told_from_all_other_processes() {
+    fn an_ended_daemons_servers_are_distinguished_from_other_processes() {
         let server = (500, "nvidia-cuda-mps", 'S', 421, 421, 200);
         assert_eq!(left(&[server]), [500]);
         assert_eq!(left(&[(421, "nvidia-cuda-mps", 'Z', 421, 421, 100), server]), [500]);
@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn a_number_that_another_process_got_is_not_the_process() {
+    fn a_reused_pid_is_another_process() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("daemon.pid");
         assert_eq!(ProcessId::noted(&file), None);

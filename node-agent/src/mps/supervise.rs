@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_agent_that_is_killed_between_the_mode_and_the_daemon_leaves_no_mode() {
+    async fn the_next_agent_restores_the_mode_if_an_agent_is_killed_before_the_daemon_starts() {
         let root = tempfile::tempdir().unwrap();
         let modes = Modes::default();
         let wanted = Wanted { limit: MemoryMib(1024), threads: 100, exclusive: true, in_use: false };
@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_an_earlier_agent_left_is_not_touched_while_it_is_spared() {
+    async fn spared_targets_of_an_earlier_agent_are_not_touched() {
         let root = tempfile::tempdir().unwrap();
         let left = [GPU, "GPU-2"].map(|target| root.path().join(target));
         for folder in &left {

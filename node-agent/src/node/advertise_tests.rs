@@ -60,7 +60,7 @@ fn a_device_is_acknowledged_when_the_kubelet_shows_it_after_it_was_listed() {
 }
 
 #[test]
-fn a_device_changes_its_name_only_after_the_kubelet_let_go_of_the_old_one() {
+fn a_device_changes_its_name_only_after_the_kubelet_stopped_offering_the_old_one() {
     let mut scene = Scene::new();
     scene.offer(&[(ONE, "MIG-1")]);
     scene.saw(&[(ONE, "MIG-1")]);
@@ -94,7 +94,7 @@ fn a_device_is_quiet_once_the_kubelet_stopped_offering_it() {
 }
 
 #[test]
-fn an_id_is_dropped_after_the_kubelet_and_a_newer_account_of_holders_let_go_of_it() {
+fn an_id_is_dropped_after_the_kubelets_acknowledgement_and_a_newer_list_of_holders() {
     let mut scene = Scene::new();
     let mut account = Account::default();
     scene.offer(&[(ONE, "MIG-1")]);
@@ -118,7 +118,7 @@ fn an_id_is_dropped_after_the_kubelet_and_a_newer_account_of_holders_let_go_of_i
 }
 
 #[test]
-fn a_kubelet_that_never_showed_a_device_may_yet_take_the_list_with_it() {
+fn a_kubelet_that_never_showed_a_device_may_still_process_its_list() {
     let mut scene = Scene::new();
     let device = DeviceId::new("MIG-1");
     scene.saw(&[]);

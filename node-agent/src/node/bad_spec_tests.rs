@@ -55,7 +55,7 @@ fn the_second_slice_at_a_place_takes_nothing_from_the_first() {
 }
 
 #[test]
-fn a_spec_that_cannot_be_read_leaves_the_last_one_in_force_and_cuts_nothing() {
+fn an_unreadable_policy_keeps_the_last_one_and_cuts_nothing() {
     let mut scene = Scene::new(&["H100-80GB"]);
     scene.want(vec![wanted("s1", mig("1g.10gb", 0, 1), Some(("a", ONE)))]);
     scene.settle();
@@ -69,7 +69,7 @@ fn a_spec_that_cannot_be_read_leaves_the_last_one_in_force_and_cuts_nothing() {
 }
 
 #[test]
-fn a_slice_that_is_promised_under_a_name_which_the_node_does_not_serve_fails_at_once() {
+fn a_slice_reserved_under_an_unserved_name_fails_at_once() {
     let mut scene = Scene::new(&["H100-80GB"]);
     scene.want(vec![wanted("s1", mig("1g.10gb", 0, 1), Some(("a", "nvidia.com/mig-7g.141gb")))]);
     let status = scene.settle();
@@ -79,7 +79,7 @@ fn a_slice_that_is_promised_under_a_name_which_the_node_does_not_serve_fails_at_
 }
 
 #[test]
-fn a_pod_that_was_promised_a_slice_under_another_models_name_gets_it() {
+fn a_pod_gets_a_slice_reserved_under_another_models_name() {
     const FIVE: &str = "nvidia.com/mig-1g.5gb";
     let mut scene = Scene::new(&["H100-80GB"]);
     let spec = vec![wanted("s1", mig("1g.10gb", 0, 1), Some(("a", FIVE)))];
@@ -125,7 +125,7 @@ fn a_contested_node_registers_no_name_and_cuts_nothing() {
 
 /// A list of holders from before the plugin's end may lack the last pod to which it gave a GPU.
 #[test]
-fn what_others_gave_away_is_asked_for_before_anything_is_offered() {
+fn holders_are_listed_again_after_a_conflict_before_anything_is_offered() {
     const GPU: &str = "nvidia.com/gpu";
     let mut scene =
         Scene::of(FakeGpus::new(&["T4-16GB"]), Settings { detect_conflicts: true, ..Settings::default() });
@@ -169,7 +169,7 @@ fn a_node_that_becomes_contested_keeps_what_is_held_and_offers_nothing_new() {
 }
 
 #[test]
-fn a_contested_node_tells_so_after_a_restart_too_and_sees_its_pods_leave() {
+fn a_contested_node_reports_the_conflict_after_a_restart_and_frees_slices_of_ended_pods() {
     let mut scene = watched();
     scene.node.on_conflicts(vec![], scene.now);
     scene.want(vec![wanted("s1", mig("1g.10gb", 0, 1), Some(("a", ONE)))]);

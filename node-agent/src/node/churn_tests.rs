@@ -628,7 +628,7 @@ impl Life {
 proptest! {
     #![proptest_config(ProptestConfig { ..ProptestConfig::default() })]
     #[test]
-    fn no_device_goes_that_a_pod_has_and_in_the_end_all_that_is_wanted_is_there(
+    fn no_held_device_is_destroyed_and_in_the_end_every_wanted_slice_exists(
         begins in prop::option::of(16_usize..32),
         neutral in any::<bool>(),
         actions in prop::collection::vec((0_u8..20, 0_usize..40), 0..120)
@@ -670,7 +670,7 @@ const LIVES: [&[(u8, usize)]; 3] = [
 ];
 
 #[test]
-fn lives_that_went_wrong_once_go_well() {
+fn lives_that_failed_in_the_past_succeed() {
     for actions in LIVES {
         let mut life = Life::new(&CONCRETE);
         for (action, choice) in actions {
@@ -681,7 +681,7 @@ fn lives_that_went_wrong_once_go_well() {
 }
 
 #[test]
-fn a_whole_gpu_whose_pod_was_not_seen_to_end_is_free_in_the_end() {
+fn a_whole_gpu_whose_pod_ended_unobserved_is_free_in_the_end() {
     let mut life = Life::new(&CONCRETE);
     life.begin_with_init_container(16);
     for (action, choice) in

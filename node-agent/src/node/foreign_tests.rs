@@ -7,7 +7,7 @@ use kerf_core::units::SizeGb;
 use std::time::Duration;
 
 #[test]
-fn the_words_of_others_are_read() {
+fn foreign_device_ids_are_parsed() {
     let (gpu, uuid) = (nvidia_keys::GPU, |id: &str| Some(Foreign::Uuid(DeviceId::new(id))));
     let cases = [
         (gpu, "nvidia3", Some(Foreign::Gpu { minor: 3 })),
@@ -69,7 +69,7 @@ fn given(scene: &mut Scene) -> Vec<bool> {
 }
 
 #[test]
-fn a_gpu_that_a_pod_has_of_another_is_given_to_nobody_until_the_pod_ends() {
+fn a_gpu_held_through_another_program_is_offered_to_no_pod_until_the_pod_ends() {
     let claim = || Foreign::of_claim(DRA_DRIVER, "gpu-1").unwrap();
     let cases = [
         (vec![Foreign::of_plugin(nvidia_keys::GPU, "nvidia1").unwrap()], [true, false, true]),
@@ -94,7 +94,7 @@ fn a_gpu_that_a_pod_has_of_another_is_given_to_nobody_until_the_pod_ends() {
 }
 
 #[test]
-fn where_nobody_knows_which_gpu_a_pod_has_it_is_none_with_shares_of_kerfs() {
+fn an_unknown_foreign_device_is_no_gpu_with_shares_of_kerf() {
     let mut scene = scene(&["T4-16GB", "T4-16GB"], &[]);
     scene.want(vec![wanted("s1", Shape::TimeSlicing { size_gb: SizeGb(4) }, None)]);
     scene.settle();
@@ -111,7 +111,7 @@ fn held(status: &GpuNodeStatus, device: &str) -> bool {
 
 /// Slices that kerf has cut, and another manager has allocated since.
 #[test]
-fn a_mig_device_that_a_pod_has_of_another_is_its_alone() {
+fn a_mig_device_held_through_another_program_is_offered_to_no_other_pod() {
     let cut = || [0, 1].map(|start| wanted(&format!("s{start}"), mig("1g.10gb", start, 1), None)).to_vec();
     let cases = [
         Foreign::Uuid(DeviceId::new("MIG-2")),
@@ -139,7 +139,7 @@ fn a_mig_device_that_a_pod_has_of_another_is_its_alone() {
 }
 
 #[test]
-fn a_kubelet_that_lists_no_pod_yet_frees_nothing_of_theirs() {
+fn a_kubelet_that_lists_no_pod_yet_frees_no_foreign_device() {
     let mut scene = scene(&["T4-16GB"], &[Foreign::Gpu { minor: 0 }]);
     let known = scene.foreign.clone();
     let mut is_held = |foreign: Vec<_>, later: Duration| {

@@ -13,7 +13,7 @@ fn told(scene: &Scene, names: &[&str]) -> Vec<String> {
 }
 
 #[test]
-fn mig_devices_are_counted_by_their_profile_while_they_are_there() {
+fn mig_devices_are_counted_by_profile_while_they_exist() {
     let mut scene = Scene::of(FakeGpus::new(&["H100-80GB"]), Settings::default());
     scene.settle();
     let names = ["gpu.product", "gpu.count", "gpu.replicas", "mig.strategy", "mig-1g.10gb.count"];
@@ -28,7 +28,7 @@ fn mig_devices_are_counted_by_their_profile_while_they_are_there() {
 }
 
 #[test]
-fn shares_are_told_by_what_policy_allows_and_by_what_is_there() {
+fn labels_of_shares_follow_the_policy_and_the_existing_shares() {
     let names = ["gpu.product", "gpu.replicas", "gpu.sharing-strategy"];
     let mut scene = Scene::of(FakeGpus::new(&["T4-16GB"]), Settings::default());
     scene.settle();
@@ -47,7 +47,7 @@ fn shares_are_told_by_what_policy_allows_and_by_what_is_there() {
 }
 
 #[test]
-fn nothing_is_told_while_somebody_else_serves_the_gpus() {
+fn no_labels_are_set_while_another_manager_serves_the_gpus() {
     let mut scene =
         Scene::of(FakeGpus::new(&["T4-16GB"]), Settings { detect_conflicts: true, ..Settings::default() });
     scene.settle();

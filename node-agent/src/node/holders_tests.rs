@@ -57,7 +57,7 @@ fn a_device_is_held_by_list_or_by_the_checkpoint_of_a_pod_that_lives() {
 }
 
 #[test]
-fn before_the_api_server_has_told_of_pods_all_of_the_checkpoint_live() {
+fn all_pods_of_the_checkpoint_count_as_alive_before_the_api_server_lists_pods() {
     let mut all = Account::default();
     all.take(account(Instant::now(), &[], &[("MIG-1", "a"), ("MIG-2", "ended")]), None);
     assert!(all.is_held(&device("MIG-1")) && all.is_held(&device("MIG-2")));
@@ -66,7 +66,7 @@ fn before_the_api_server_has_told_of_pods_all_of_the_checkpoint_live() {
 }
 
 #[test]
-fn of_containers_that_hand_a_device_on_the_last_has_it_in_any_order_of_the_file() {
+fn the_last_container_holds_a_handed_on_device_in_any_order_of_the_file() {
     for [first, second] in [["load", "main"], ["main", "load"]] {
         let mut all = Account::default();
         let recorded = Ok([first, second].map(|container| entry("MIG-1", "a", container)).to_vec());
@@ -103,7 +103,7 @@ fn an_allocation_counts_as_held_until_the_kubelet_shows_it_or_no_pod_lacks_one()
 }
 
 #[test]
-fn the_kubelet_is_asked_until_the_checkpoint_names_the_uid_of_what_list_shows() {
+fn the_kubelet_is_polled_until_the_checkpoint_has_the_uid_of_each_listed_holder() {
     let (mut all, start, one) = (Account::default(), Instant::now(), pods(&["a"]));
     let at = |seconds| start + Duration::from_secs(seconds);
     all.allocated(name(), vec![device("MIG-1")], start);
@@ -120,7 +120,7 @@ fn the_kubelet_is_asked_until_the_checkpoint_names_the_uid_of_what_list_shows() 
 }
 
 #[test]
-fn what_the_checkpoint_had_before_an_allocation_does_not_show_it() {
+fn an_earlier_entry_of_the_checkpoint_does_not_show_a_new_allocation() {
     let (mut all, start) = (Account::default(), Instant::now());
     let (both, one) = (pods(&["a", "b"]), pods(&["b"]));
     all.take(account(start, &[], &[("MIG-1", "a")]), Some(&both));
@@ -136,7 +136,7 @@ fn what_the_checkpoint_had_before_an_allocation_does_not_show_it() {
 }
 
 #[test]
-fn the_kubelet_is_asked_ever_less_often_until_a_gone_pods_devices_are_free() {
+fn the_kubelet_is_polled_with_backoff_until_a_gone_pods_devices_are_free() {
     let (mut all, start) = (Account::default(), Instant::now());
     all.take(account(start, &[("MIG-1", "a")], &[]), Some(&pods(&[])));
     assert_eq!(all.look(start), (false, None));
@@ -152,7 +152,7 @@ fn the_kubelet_is_asked_ever_less_often_until_a_gone_pods_devices_are_free() {
 }
 
 #[test]
-fn a_checkpoint_that_cannot_be_read_leaves_the_last_one_in_force_and_is_read_again() {
+fn an_unreadable_checkpoint_keeps_the_last_one_and_is_read_again() {
     let (mut all, start, living) = (Account::default(), Instant::now(), pods(&["a"]));
     let unread = |asked| Holders { recorded: Err("corrupt".into()), ..account(asked, &[], &[]) };
     all.take(unread(start), Some(&living));

@@ -40,7 +40,7 @@ const WELL: [SliceState; 3] = [SliceState::Held, SliceState::Ready, SliceState::
 const ILL: [SliceState; 3] = [SliceState::Held, SliceState::Failed, SliceState::Ready];
 
 #[test]
-fn an_ill_gpu_offers_nothing_and_its_promises_fail_at_once() {
+fn an_unhealthy_gpu_offers_nothing_and_its_reservations_fail_at_once() {
     for what in [GpuTrouble::Xid(79), GpuTrouble::DoubleBitEcc] {
         let mut scene = busy();
         trouble(&mut scene, what, None);
@@ -56,7 +56,7 @@ fn an_ill_gpu_offers_nothing_and_its_promises_fail_at_once() {
 }
 
 #[test]
-fn a_gpu_comes_back_after_quiet_time_if_it_answers_and_has_nothing_to_repair() {
+fn a_gpu_recovers_after_quiet_time_if_it_answers_and_has_no_repair_pending() {
     let mut scene = busy();
     let quiet = scene.settings.recover_after;
     trouble(&mut scene, GpuTrouble::Xid(79), None);
@@ -102,7 +102,7 @@ fn the_wait_for_a_gpu_to_be_quiet_ends_by_itself() {
 }
 
 #[test]
-fn errors_of_applications_and_reports_are_not_the_gpus() {
+fn errors_of_applications_and_reports_do_not_make_a_gpu_unhealthy() {
     let mut scene = busy();
     for xid in [31, 63, 94] {
         trouble(&mut scene, GpuTrouble::Xid(xid), None);
@@ -140,7 +140,7 @@ fn an_error_that_the_gpu_has_contained_does_not_close_it() {
 }
 
 #[test]
-fn an_error_of_nobody_knows_which_gpu_closes_none() {
+fn an_error_without_a_gpu_closes_no_gpu() {
     let mut scene = busy();
     let now = scene.tick();
     scene.node.on_trouble(GpuEvent { gpu: None, what: GpuTrouble::Xid(62), gi: None, ci: None }, now);
@@ -148,7 +148,7 @@ fn an_error_of_nobody_knows_which_gpu_closes_none() {
 }
 
 #[test]
-fn an_error_of_one_instance_leaves_its_neighbours_alone() {
+fn an_error_of_one_instance_does_not_affect_its_neighbours() {
     let mut scene = busy();
     let gi = scene.gpus.gpus()[0].instances.iter().find(|i| i.instance.placement.start == 1).unwrap().gi;
     trouble(&mut scene, GpuTrouble::Xid(62), Some(gi));
@@ -159,7 +159,7 @@ fn an_error_of_one_instance_leaves_its_neighbours_alone() {
 }
 
 #[test]
-fn a_lost_gpu_keeps_its_held_slices_and_the_others_go_on() {
+fn a_lost_gpu_keeps_its_held_slices_and_other_gpus_continue() {
     let mut scene = busy();
     scene.gpus.set_lost(0, true);
     scene.observe();
@@ -176,7 +176,7 @@ fn a_lost_gpu_keeps_its_held_slices_and_the_others_go_on() {
 }
 
 #[test]
-fn a_gpu_that_is_lost_in_the_middle_is_cut_on_when_it_is_back() {
+fn a_gpu_that_is_lost_during_a_cut_is_cut_when_it_returns() {
     let mut scene = Scene::new(&["H100-80GB"]);
     scene.want(vec![wanted("s1", mig("1g.10gb", 0, 1), None)]);
     scene.settle();
@@ -199,7 +199,7 @@ fn a_gpu_that_is_lost_in_the_middle_is_cut_on_when_it_is_back() {
 }
 
 #[test]
-fn a_slice_whose_place_cannot_be_cleared_fails_with_nvmls_words_and_the_next_one_is_tried() {
+fn a_slice_whose_place_cannot_be_cleared_fails_and_the_next_one_is_tried() {
     let mut scene = Scene::new(&["H100-80GB"]);
     scene.want(vec![wanted("s1", mig("1g.10gb", 0, 1), None)]);
     scene.settle();
@@ -230,7 +230,7 @@ fn a_slice_whose_place_cannot_be_cleared_fails_with_nvmls_words_and_the_next_one
 }
 
 #[test]
-fn an_ill_gpu_is_ill_after_a_restart_until_it_was_quiet_for_as_long() {
+fn an_unhealthy_gpu_stays_so_after_a_restart_until_its_quiet_time_has_passed() {
     let mut scene = busy();
     trouble(&mut scene, GpuTrouble::Xid(79), None);
     scene.settle();

@@ -88,7 +88,7 @@ fn held_by<'s>(status: &'s GpuNodeStatus, id: &str) -> Option<(&'s str, &'s str)
 }
 
 #[test]
-fn what_only_an_init_container_holds_counts_as_held_until_its_pod_ends() {
+fn a_device_of_only_an_init_container_is_held_until_its_pod_ends() {
     let mut scene = admitted();
     let status = scene.settle();
     assert_eq!(held_by(&status, "s1"), Some(("a", "main")), "the kubelet's choice");
@@ -103,7 +103,7 @@ fn what_only_an_init_container_holds_counts_as_held_until_its_pod_ends() {
 }
 
 #[test]
-fn what_only_an_init_container_of_a_pod_held_that_was_cut_off_is_nobodys_until_a_look_shows_no_process() {
+fn an_init_containers_device_of_a_cut_off_pod_is_offered_only_after_an_observation() {
     let mut scene = admitted();
     scene.node.on_pod_cut_off(PodKey::new("ns", "a"), PodUid::new("a-uid"));
     scene.want(vec![wanted("s2", mig("1g.10gb", 1, 1), Some(("q", ONE)))]);
@@ -147,7 +147,7 @@ fn a_restarted_agent_knows_what_init_containers_hold() {
 }
 
 #[test]
-fn what_an_init_container_holds_stays_though_its_promise_is_lost() {
+fn an_init_containers_device_stays_if_its_reservation_is_lost() {
     for restarts in [false, true] {
         let mut scene = admitted();
         // Somebody deletes the GpuNode: the new one's spec is empty, and a big slice is wanted.
@@ -173,7 +173,7 @@ fn what_an_init_container_holds_stays_though_its_promise_is_lost() {
 }
 
 #[test]
-fn what_an_init_container_holds_stays_though_another_pod_is_given_its_like() {
+fn an_init_containers_device_stays_if_another_pod_gets_a_similar_one() {
     let mut scene = admitted();
     // The reservation is lost, and the kubelet allocates a slice of the same name to a pod that it does not list yet.
     let in_its_place = mig("1g.10gb+me", 1, 1);
@@ -197,7 +197,7 @@ fn a_namesake_of_a_pod_that_has_ended_holds_nothing() {
 }
 
 #[test]
-fn what_an_init_container_holds_and_was_not_promised_is_held_by_it() {
+fn an_init_container_holds_its_device_without_a_reservation() {
     let mut scene = admitted();
     let mut slices = spec();
     slices[1].reservation = None;
@@ -242,7 +242,7 @@ fn with_anothers(heard_before: bool) -> Scene {
 }
 
 #[test]
-fn what_an_init_container_has_instead_of_what_its_pod_was_promised_stays_until_the_pod_ends() {
+fn an_init_containers_other_device_than_the_reserved_one_stays_until_the_pod_ends() {
     for (heard_before, restarts) in [(true, false), (false, false), (true, true)] {
         let mut scene = with_anothers(heard_before);
         let in_its_place = wanted("s9", mig("1g.10gb+me", 0, 1), Some(("c", "nvidia.com/mig-1g.10gb.me")));
@@ -306,7 +306,7 @@ fn come_back(scene: &mut Scene) {
 }
 
 #[test]
-fn a_share_that_only_an_init_container_holds_stays_over_a_restart_though_nobody_wants_it() {
+fn a_share_of_only_an_init_container_survives_a_restart_even_if_not_wanted() {
     // The ledger loses it before the restart or after it. The agent has its checkpoint, or only the kubelet's.
     for (seen, with_record) in [(true, true), (false, true), (true, false)] {
         let mut scene = sharing(Settings::default());
@@ -331,7 +331,7 @@ fn a_share_that_only_an_init_container_holds_stays_over_a_restart_though_nobody_
 }
 
 #[test]
-fn an_init_containers_mps_daemon_runs_on_while_it_is_looked_who_else_is_here() {
+fn an_init_containers_mps_daemon_continues_while_conflicts_are_being_detected() {
     let mut scene =
         sharing(Settings { mps: Some("/mps".into()), detect_conflicts: true, ..Settings::default() });
     // Pretend that `main` holds a share of another GPU, so that no listed share needs the daemon.
@@ -346,7 +346,7 @@ fn an_init_containers_mps_daemon_runs_on_while_it_is_looked_who_else_is_here() {
 }
 
 #[test]
-fn a_share_that_nobody_has_any_more_ends_after_a_restart() {
+fn a_share_without_a_holder_ends_after_a_restart() {
     let mut scene = sharing(Settings::default());
     scene.held.clear();
     scene.start_agent();
@@ -375,7 +375,7 @@ const GPU: &str = "nvidia.com/gpu";
 const WHOLE: Shape = Shape::Whole { size_gb: SizeGb(15) };
 
 #[test]
-fn a_gpu_that_an_init_container_has_of_nvidias_device_plugin_is_occupied_until_its_pod_ends() {
+fn an_init_containers_gpu_of_nvidias_device_plugin_is_occupied_until_its_pod_ends() {
     let mut scene = with_pod_of_plugin();
     scene.want(vec![wanted_of(1, "s1", WHOLE, Some(("b", GPU)))]);
     for _ in 0..2 {
@@ -397,7 +397,7 @@ fn a_gpu_that_an_init_container_has_of_nvidias_device_plugin_is_occupied_until_i
 }
 
 #[test]
-fn a_pod_of_another_that_ends_frees_its_gpu_though_an_init_container_has_one_that_nobody_lists() {
+fn an_ended_foreign_pod_frees_its_gpu_and_an_unlisted_init_container_keeps_its_own() {
     let mut scene = with_pod_of_plugin();
     let holder = Holder { namespace: "ns".into(), pod: "c".into(), container: "main".into() };
     scene.held.insert(DeviceId::new("GPU-2"), Held { name: GPU.parse().unwrap(), holder });
@@ -411,7 +411,7 @@ fn a_pod_of_another_that_ends_frees_its_gpu_though_an_init_container_has_one_tha
 }
 
 #[test]
-fn a_pod_whose_slice_another_pods_init_container_has_changes_places_with_it() {
+fn a_pod_swaps_reservations_with_the_pod_whose_init_container_holds_its_slice() {
     let mut scene = with_anothers(true);
     // It was not known to be taken.
     scene.want(vec![wanted("s1", mig("1g.10gb", 0, 1), Some(("w", ONE))), staged("s2", 1, "load")]);
@@ -423,7 +423,7 @@ fn a_pod_whose_slice_another_pods_init_container_has_changes_places_with_it() {
 }
 
 #[test]
-fn where_the_kubelets_checkpoint_cannot_be_read_the_last_good_one_holds() {
+fn the_last_readable_checkpoint_of_the_kubelet_stays_in_force() {
     let mut scene = admitted();
     scene.recorded = Err("the checkpoint is corrupt".into());
     scene.list_holders();
@@ -444,7 +444,7 @@ fn where_the_kubelets_checkpoint_cannot_be_read_the_last_good_one_holds() {
 }
 
 #[test]
-fn where_the_kubelets_checkpoint_was_never_read_what_nobody_accounts_for_is_occupied() {
+fn unaccounted_devices_are_occupied_if_the_kubelets_checkpoint_was_never_read() {
     let mut scene = admitted();
     scene.settle();
     let read = std::mem::replace(&mut scene.recorded, Err("there is none".into()));
@@ -469,7 +469,7 @@ fn where_the_kubelets_checkpoint_was_never_read_what_nobody_accounts_for_is_occu
 }
 
 #[test]
-fn where_the_kubelets_checkpoint_was_never_read_nothing_starts_beside_a_share_of_before() {
+fn nothing_starts_beside_an_earlier_share_if_the_kubelets_checkpoint_was_never_read() {
     // The GPU answers before the kubelet, or after it.
     for gpu_is_late in [false, true] {
         let mut scene = sharing(Settings::default());
@@ -500,7 +500,7 @@ fn where_the_kubelets_checkpoint_was_never_read_nothing_starts_beside_a_share_of
 }
 
 #[test]
-fn a_pod_that_was_made_anew_while_the_kubelet_was_down_keeps_what_it_holds() {
+fn a_pod_that_was_recreated_while_the_kubelet_was_down_keeps_its_device() {
     let mut scene = admitted();
     // A StatefulSet's pod: the old one is deleted by force, and the kubelet still lists it when it has admitted the new
     // one.

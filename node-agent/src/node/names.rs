@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn labels_tell_the_model_and_the_largest_size_of_each_kind() {
+    fn labels_show_the_model_and_the_largest_size_of_each_kind() {
         let of = |models: &[&str]| {
             let gpus = FakeGpus::new(models).gpus();
             labels(gpus.iter().map(|gpu| (gpu, super::super::rules::kinds(gpu, &GpuRule::default()))))

@@ -12,7 +12,7 @@ fn large(start: u8) -> Shape {
 }
 
 #[test]
-fn a_pod_of_which_a_slice_is_still_cut_keeps_no_other_waiting() {
+fn a_pod_with_a_slice_still_being_cut_does_not_block_another_pod() {
     let mut scene = Scene::new(&["H100-80GB"]);
     scene.want(vec![wanted("s3", large(4), None)]);
     scene.settle();
@@ -33,7 +33,7 @@ fn a_pod_of_which_a_slice_is_still_cut_keeps_no_other_waiting() {
 }
 
 #[test]
-fn what_was_ready_before_a_restart_stays_before_what_was_reserved_earlier() {
+fn a_slice_that_was_ready_before_a_restart_precedes_earlier_reservations() {
     let mut scene = Scene::new(&["H100-80GB"]);
     let later = wanted("s2", large(4), Some(("b", ONE)));
     scene.want(vec![later.clone()]);
@@ -47,7 +47,7 @@ fn what_was_ready_before_a_restart_stays_before_what_was_reserved_earlier() {
 }
 
 #[test]
-fn a_device_that_the_kubelet_frees_early_is_not_given_in_place_of_another() {
+fn a_device_that_the_kubelet_frees_early_is_not_granted_in_place_of_another() {
     let mut scene = Scene::new(&["H100-80GB"]);
     let first = wanted("s1", small(0), Some(("a", ONE)));
     scene.want(vec![first.clone()]);
@@ -69,7 +69,7 @@ fn a_device_that_the_kubelet_frees_early_is_not_given_in_place_of_another() {
 }
 
 #[test]
-fn what_was_allocated_keeps_others_waiting_until_its_pod_is_admitted() {
+fn an_allocation_keeps_other_slices_waiting_until_its_pod_is_admitted() {
     let mut scene = Scene::new(&["H100-80GB"]);
     let both = || vec![wanted("s1", small(0), Some(("a", ONE))), wanted("s2", large(4), Some(("b", ONE)))];
     scene.want(both());

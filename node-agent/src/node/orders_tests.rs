@@ -83,7 +83,7 @@ fn held() -> Scene {
 }
 
 #[test]
-fn a_pod_has_its_slice_by_orders_alone_until_it_ends() {
+fn a_pod_keeps_its_ordered_slice_until_it_ends() {
     let mut scene = scene();
     let reply = order(&mut scene, reserve("a", 3));
     assert_eq!(reply.answer.unwrap().lifetime, Duration::from_mins(1));
@@ -134,7 +134,7 @@ fn an_idle_slice_is_reused_or_gives_way() {
 }
 
 #[test]
-fn orders_that_come_together_see_each_other() {
+fn orders_that_arrive_together_see_each_other() {
     let mut scene = scene();
     order(&mut scene, reserve("a", 3)).answer.unwrap();
     assert!(matches!(rejection(order(&mut scene, reserve("b", 3))), Rejection::Taken(_)));
@@ -144,7 +144,7 @@ fn orders_that_come_together_see_each_other() {
 }
 
 #[test]
-fn what_nobody_renews_is_given_back() {
+fn a_reservation_that_is_not_renewed_expires() {
     let mut scene = scene();
     order(&mut scene, reserve("a", 3)).answer.unwrap();
     scene.settle();
@@ -267,7 +267,7 @@ fn an_agent_may_restart_at_each_step_of_a_reservation() {
 }
 
 #[test]
-fn while_not_all_is_known_nothing_is_reserved_and_the_rest_goes_on() {
+fn nothing_is_reserved_while_facts_are_unknown_and_other_orders_are_followed() {
     let mut scene = held();
     scene.node.on_conflicts(vec!["NVIDIA's MIG manager is at work".to_owned()], scene.now);
     let Rejection::Closed(why) = rejection(order(&mut scene, reserve("b", 0))) else { panic!() };
@@ -281,7 +281,7 @@ fn while_not_all_is_known_nothing_is_reserved_and_the_rest_goes_on() {
 }
 
 #[test]
-fn a_leader_whose_time_is_over_is_not_obeyed() {
+fn orders_of_an_older_epoch_are_rejected() {
     let mut scene = scene();
     order(&mut scene, reserve("a", 3)).answer.unwrap();
     let now = scene.tick();
@@ -318,7 +318,7 @@ fn a_node_without_a_leader_is_not_ready() {
 }
 
 #[test]
-fn a_reservation_that_cannot_be_recorded_is_taken_back_unless_it_is_marked() {
+fn a_reservation_that_cannot_be_recorded_is_removed_unless_it_is_marked() {
     let mut scene = scene();
     order(&mut scene, reserve("a", 3)).answer.unwrap();
     scene.settle();
@@ -500,7 +500,7 @@ proptest::proptest! {
     /// Whatever the leader orders, the kubelet does and the watch lacks: bound pods have their places, and in the end
     /// no place stays taken.
     #[test]
-    fn bound_pods_have_their_places_and_none_is_lost(events in proptest::collection::vec((0_u8..9, 0_u8..255), 1..40)) {
+    fn bound_pods_have_places_and_no_place_stays_taken(events in proptest::collection::vec((0_u8..9, 0_u8..255), 1..40)) {
         let mut world = World { scene: scene(), pods: Vec::new(), attempts: 0 };
         world.reserve(0);
         for (event, choice) in events {

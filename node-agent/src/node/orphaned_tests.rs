@@ -44,7 +44,7 @@ fn lingers(scene: &mut Scene) {
 }
 
 #[test]
-fn a_pod_that_vanishes_unseen_may_run_on() {
+fn processes_of_a_pod_that_vanished_unobserved_count_as_running() {
     for seen in [true, false] {
         let (mut scene, _) = held();
         if seen {
@@ -58,7 +58,7 @@ fn a_pod_that_vanishes_unseen_may_run_on() {
 }
 
 #[test]
-fn a_pod_that_is_gone_when_the_agent_is_started_may_run_on() {
+fn processes_of_a_pod_that_is_gone_at_the_agents_start_count_as_running() {
     let (mut scene, _) = held();
     scene.held.clear();
     scene.start_agent();
@@ -94,7 +94,7 @@ fn parts() -> Scene {
 }
 
 #[test]
-fn processes_on_a_compute_instance_linger_beside_a_held_one_and_none_of_a_pod_that_ended_in_order() {
+fn orphaned_processes_block_only_their_own_compute_instance() {
     for cut_off in [true, false] {
         let mut scene = parts();
         if cut_off {
@@ -114,7 +114,7 @@ fn processes_on_a_compute_instance_linger_beside_a_held_one_and_none_of_a_pod_th
 }
 
 #[test]
-fn a_compute_instance_on_which_processes_linger_is_not_destroyed() {
+fn a_compute_instance_with_orphaned_processes_is_not_destroyed() {
     let mut scene = parts();
     scene.node.on_pod_cut_off(PodKey::new("ns", "a"), PodUid::new("a-uid"));
     let (c, two) = (wanted("s2", part(1, 2), Some(("c", ONE_C))), part(2, 0));
@@ -160,7 +160,7 @@ fn whole_gpus_and_mps_shares_of_a_pod_that_was_cut_off_wait_for_its_processes() 
 }
 
 #[test]
-fn a_share_whose_holder_vanished_unseen_waits_for_a_look() {
+fn a_share_whose_holder_vanished_unobserved_is_offered_only_after_an_observation() {
     let (shape, mut scene) = (Shape::mps(SizeGb(4)), Scene::new(&["T4-16GB"]));
     scene.want(vec![wanted("s1", shape, Some(("a", MPS)))]);
     scene.settle();
@@ -174,7 +174,7 @@ fn a_share_whose_holder_vanished_unseen_waits_for_a_look() {
 }
 
 #[test]
-fn a_slice_that_is_still_in_use_on_a_gpu_that_does_not_answer_is_held_before_and_after_its_release() {
+fn a_slice_of_a_cut_off_pod_on_an_unresponsive_gpu_stays_held_after_its_release() {
     let (mut scene, _) = held();
     scene.gpus.set_lost(0, true);
     scene.observe();

@@ -51,7 +51,7 @@ fn parts_share_a_gpu_instance_and_are_offered_under_their_own_names() {
 }
 
 #[test]
-fn a_part_goes_for_another_and_the_gpu_instance_stays_while_one_is_held() {
+fn a_part_is_replaced_by_another_and_the_gpu_instance_stays_while_a_part_is_held() {
     let mut scene = scene();
     scene.want(three());
     scene.settle();
@@ -91,7 +91,7 @@ fn the_second_slice_at_a_parts_place_fails_and_takes_nothing_from_the_first() {
 
 /// No leader wants that. If one did, neither slice would be pending forever.
 #[test]
-fn a_part_that_is_there_goes_for_the_whole_instance_that_was_wanted_before_it() {
+fn an_existing_part_is_destroyed_for_the_whole_instance_that_was_wanted_first() {
     let mut scene = scene();
     scene.want(three());
     scene.settle();
@@ -107,7 +107,7 @@ fn a_part_that_is_there_goes_for_the_whole_instance_that_was_wanted_before_it() 
 }
 
 #[test]
-fn a_part_that_no_record_tells_of_is_not_destroyed() {
+fn a_part_that_no_record_lists_is_not_destroyed() {
     let mut scene = scene();
     let foreign = part(1, 0);
     scene.gpus.create(&uuid(0), foreign.instance().unwrap(), foreign.part()).unwrap();
@@ -122,7 +122,7 @@ fn a_part_that_no_record_tells_of_is_not_destroyed() {
 }
 
 #[test]
-fn a_gpu_instance_whose_compute_instances_are_gone_is_no_bodys_and_goes_when_its_place_is_wanted() {
+fn a_gpu_instance_without_compute_instances_is_destroyed_when_its_place_is_wanted() {
     let mut scene = scene();
     scene.want(three());
     scene.settle();
@@ -154,7 +154,7 @@ fn a_gpu_instance_whose_compute_instances_are_gone_is_no_bodys_and_goes_when_its
 }
 
 #[test]
-fn a_part_that_is_held_stays_through_a_restart_though_the_spec_is_lost() {
+fn a_held_part_survives_a_restart_with_a_lost_spec() {
     let mut scene = scene();
     scene.want(three());
     scene.settle();
@@ -169,8 +169,7 @@ fn a_part_that_is_held_stays_through_a_restart_though_the_spec_is_lost() {
 }
 
 #[test]
-fn an_instance_at_the_place_with_compute_instances_of_others_fails_the_slice_and_an_unfinished_one_does_not()
-{
+fn foreign_compute_instances_at_its_place_fail_a_slice_and_an_unfinished_instance_does_not() {
     for (compute, is_others) in [(Compute::Foreign, true), (Compute::Missing, false)] {
         let mut scene = Scene::new(&["H100-80GB"]);
         scene.want(vec![wanted("s1", mig("1g.10gb", 0, 1), None)]);

@@ -42,7 +42,7 @@ fn clear(scene: &mut Scene, pause: &Pause) {
 }
 
 #[test]
-fn a_refused_step_is_tried_again_when_dcgm_has_gone_and_then_dcgm_comes_back() {
+fn a_refused_step_is_retried_after_dcgm_has_ended_and_then_dcgm_is_restored() {
     let (mut scene, step) = in_the_way(Settings::default());
     assert_eq!(scene.decide().gpus.pause, Pause::default(), "nothing is refused");
     refuse(&mut scene, &step);
@@ -67,7 +67,7 @@ fn a_refused_step_is_tried_again_when_dcgm_has_gone_and_then_dcgm_comes_back() {
 }
 
 #[test]
-fn what_dcgm_does_not_hold_is_cut_meanwhile() {
+fn slices_that_dcgm_does_not_hold_are_cut_meanwhile() {
     let (mut scene, step) = in_the_way(Settings::default());
     refuse(&mut scene, &step);
     let big = wanted("s2", mig("3g.40gb", 0, 4), Some(("b", "nvidia.com/mig-3g.40gb")));
@@ -78,7 +78,7 @@ fn what_dcgm_does_not_hold_is_cut_meanwhile() {
 }
 
 #[test]
-fn nothing_is_paused_where_gpu_operator_deploys_nothing_or_the_agent_must_not() {
+fn nothing_is_paused_if_gpu_operator_deploys_nothing_or_pausing_is_disabled() {
     for (deployed, pause_clients) in [(&[][..], true), (&[DCGM], false)] {
         let (mut scene, step) = in_the_way(Settings { pause_clients, ..Settings::default() });
         scene.node.on_deployed(labels(deployed));
@@ -120,7 +120,7 @@ fn a_pause_that_does_not_help_ends_and_is_the_only_one() {
 }
 
 #[test]
-fn a_switch_of_the_mig_mode_waits_for_the_pause_where_the_mode_changes_at_once() {
+fn a_switch_of_the_mig_mode_waits_for_the_pause_if_the_mode_changes_at_once() {
     for (model, mode_change, waits) in [
         ("H100-80GB", ModeChange::WithoutReset, true),
         ("A100-40GB", ModeChange::WithReset, true),
@@ -155,7 +155,7 @@ fn an_upgrade_of_the_driver_ends_the_pause() {
 
 /// A late report of an earlier pause does not count for the next.
 #[test]
-fn a_second_pause_is_waited_for_by_itself() {
+fn a_late_report_of_an_earlier_pause_does_not_count_for_the_next() {
     let (mut scene, step) = in_the_way(Settings::default());
     refuse(&mut scene, &step);
     let first = scene.decide().gpus.pause;
@@ -176,7 +176,7 @@ fn a_second_pause_is_waited_for_by_itself() {
 }
 
 #[test]
-fn what_an_earlier_process_paused_stays_recorded_until_it_is_put_back() {
+fn labels_that_an_earlier_process_paused_stay_recorded_until_restored() {
     let (mut scene, step) = in_the_way(Settings::default());
     refuse(&mut scene, &step);
     scene.decide();

@@ -29,7 +29,7 @@ const ON: MigMode = MigMode::Settled(true);
 const OFF: MigMode = MigMode::Settled(false);
 
 #[test]
-fn an_empty_gpu_gets_the_mode_that_policys_kinds_take() {
+fn an_empty_gpu_gets_the_mode_that_the_policys_kinds_need() {
     let mut scene = Scene::of(FakeGpus::uncut(&["H100-80GB"]), Settings::default());
     scene.policy = rule(&[Kind::Mig], ModeChange::WithoutReset);
     scene.want(vec![wanted("s1", mig("1g.10gb", 0, 1), Some(("a", ONE)))]);
@@ -44,7 +44,7 @@ fn an_empty_gpu_gets_the_mode_that_policys_kinds_take() {
 }
 
 #[test]
-fn a_mode_is_left_alone_without_policys_leave() {
+fn a_mode_is_not_switched_without_the_policys_permission() {
     let mut scene = Scene::of(FakeGpus::uncut(&["H100-80GB"]), Settings::default());
     scene.policy = rule(&[Kind::Mig], ModeChange::Never);
     scene.want(vec![wanted("s1", mig("1g.10gb", 0, 1), Some(("a", ONE)))]);
@@ -62,7 +62,7 @@ fn a_mode_is_left_alone_without_policys_leave() {
 }
 
 #[test]
-fn the_mode_waits_for_the_last_holder_and_for_what_was_promised() {
+fn the_mode_is_switched_only_after_the_last_holder_and_reservation() {
     let mut scene = Scene::new(&["H100-80GB"]);
     let (idle, promised) =
         (wanted("s1", mig("1g.10gb", 0, 1), None), wanted("s2", mig("1g.10gb", 1, 1), Some(("b", ONE))));
@@ -87,7 +87,7 @@ fn the_mode_waits_for_the_last_holder_and_for_what_was_promised() {
 }
 
 #[test]
-fn ampere_is_switched_only_where_policy_allows_a_reset_and_says_that_it_waits_for_one() {
+fn an_ampere_gpu_is_switched_only_if_the_policy_allows_a_reset_and_reports_that_it_is_pending() {
     let mut scene = Scene::of(FakeGpus::uncut(&["A100-40GB"]), Settings::default());
     scene.policy = rule(&[Kind::Mig], ModeChange::WithoutReset);
     scene.want(vec![]);
@@ -116,7 +116,7 @@ fn ampere_is_switched_only_where_policy_allows_a_reset_and_says_that_it_waits_fo
 }
 
 #[test]
-fn a_switch_that_nvml_refuses_is_not_tried_anew_with_each_spec_that_is_read() {
+fn a_switch_that_has_failed_for_good_is_retried_only_under_another_policy() {
     let mut scene = Scene::of(FakeGpus::uncut(&["A100-40GB"]), Settings::default());
     scene.policy = rule(&[Kind::Mig], ModeChange::WithoutReset);
     let mut tries = 0;
@@ -135,7 +135,7 @@ fn a_switch_that_nvml_refuses_is_not_tried_anew_with_each_spec_that_is_read() {
 }
 
 #[test]
-fn a_switch_whose_answer_was_lost_is_no_trouble_once_it_is_seen_to_be_done() {
+fn a_switch_with_a_lost_answer_is_no_error_once_the_mode_is_observed() {
     let mut scene = Scene::of(FakeGpus::uncut(&["H100-80GB"]), Settings::default());
     scene.policy = rule(&[Kind::Mig], ModeChange::WithoutReset);
     scene.want(Vec::new());
@@ -177,7 +177,7 @@ fn a_mode_is_switched_after_the_mps_daemon_has_gone() {
 }
 
 #[test]
-fn a_mode_that_policy_has_switched_is_not_taken_for_a_lost_one_afterwards() {
+fn a_mode_that_the_policy_has_switched_off_does_not_count_as_lost() {
     let mut scene = Scene::new(&["H100-80GB"]);
     scene.want(vec![]);
     scene.settle();
@@ -225,7 +225,7 @@ fn each_gpu_has_its_own_rule_and_keeps_what_is_held_under_the_old_one() {
 }
 
 #[test]
-fn a_layout_that_does_not_go_on_a_gpu_is_told_with_the_gpu_and_nothing_is_cut_there() {
+fn a_layout_that_does_not_fit_a_gpu_is_reported_and_nothing_is_cut_there() {
     let mut scene = Scene::new(&["H100-80GB", "A100-40GB"]);
     let layout = r#"[{"resource": "nvidia.com/mig-3g.40gb", "count": 2}]"#;
     let layout = serde_json::from_str(layout).unwrap();
@@ -243,7 +243,7 @@ fn a_layout_that_does_not_go_on_a_gpu_is_told_with_the_gpu_and_nothing_is_cut_th
 }
 
 #[test]
-fn a_layout_of_instances_takes_the_mig_mode_though_policy_allows_other_kinds() {
+fn a_layout_of_instances_needs_mig_mode_even_if_the_policy_allows_other_kinds() {
     let mut scene = Scene::of(FakeGpus::uncut(&["H100-80GB"]), Settings::default());
     let layout = r#"[{"resource": "nvidia.com/mig-3g.40gb", "count": 2}]"#;
     let layout = serde_json::from_str(layout).unwrap();
@@ -254,7 +254,7 @@ fn a_layout_of_instances_takes_the_mig_mode_though_policy_allows_other_kinds() {
 }
 
 #[test]
-fn a_name_that_policy_adds_is_there_with_the_spec_that_needs_it() {
+fn a_name_that_the_policy_adds_is_served_at_once() {
     let mut scene = Scene::new(&["H100-80GB"]);
     let name: ResourceName = "nvidia.com/mig-1c.3g.40gb".parse().unwrap();
     scene.want(vec![]);
@@ -265,7 +265,7 @@ fn a_name_that_policy_adds_is_there_with_the_spec_that_needs_it() {
 }
 
 #[test]
-fn names_are_added_with_the_mode_and_none_is_taken_back() {
+fn names_are_added_with_the_mode_and_never_removed() {
     let mut scene = Scene::of(FakeGpus::uncut(&["H100-80GB"]), Settings::default());
     let before: Vec<_> = scene.decide().lists.into_keys().collect();
     assert!(before.contains(&ResourceName::Whole) && !before.contains(&ONE.parse().unwrap()));

@@ -69,7 +69,7 @@ fn hear_all(scene: &mut Scene, wanted: Vec<WantedSlice>) {
 }
 
 #[test]
-fn no_label_is_taken_back_before_the_gpus_are_known_again() {
+fn no_label_is_removed_before_the_gpus_are_observed() {
     let mut scene = Scene::of(FakeGpus::new(&["T4-16GB"]), Settings::default());
     let before = scene.node.report().labels;
     scene.settle();
@@ -82,7 +82,7 @@ fn no_label_is_taken_back_before_the_gpus_are_known_again() {
 }
 
 #[test]
-fn after_a_restart_nothing_moves() {
+fn a_restart_changes_nothing() {
     let (mut scene, status) = busy();
     scene.restart_agent();
     scene.want(spec());
@@ -96,7 +96,7 @@ fn after_a_restart_nothing_moves() {
 }
 
 #[test]
-fn after_a_reboot_the_recorded_slices_are_made_at_their_places_before_a_name_is_registered() {
+fn recorded_slices_are_made_again_after_a_reboot_before_a_name_is_registered() {
     let (mut scene, _) = busy();
     boot(&mut scene);
     let steps = run_all(&mut scene);
@@ -125,7 +125,7 @@ fn after_a_reboot_the_recorded_slices_are_made_at_their_places_before_a_name_is_
 }
 
 #[test]
-fn an_agent_that_is_restarted_in_the_middle_goes_on_with_what_was_recorded() {
+fn an_agent_that_restarts_during_recovery_continues_with_the_recorded_slices() {
     let (mut scene, _) = busy();
     boot(&mut scene);
     for _ in 0..2 {
@@ -141,7 +141,7 @@ fn an_agent_that_is_restarted_in_the_middle_goes_on_with_what_was_recorded() {
 
 /// Nothing had to be recorded since the boot, so the checkpoint is still from before it.
 #[test]
-fn a_mode_does_not_come_back_under_a_share_that_was_given_meanwhile() {
+fn a_lost_mode_is_not_restored_under_a_share_that_was_allocated_meanwhile() {
     let (mut scene, _) = busy();
     let (before, name) = (scene.record.clone(), "nvidia.com/gpu-4gb");
     scene.held.clear();
@@ -162,7 +162,7 @@ fn a_mode_does_not_come_back_under_a_share_that_was_given_meanwhile() {
 }
 
 #[test]
-fn what_a_dead_pod_held_before_the_reboot_is_in_nobodys_way() {
+fn a_device_held_by_a_dead_pod_before_the_reboot_blocks_no_slice() {
     let (mut scene, _) = busy();
     boot(&mut scene);
     run_all(&mut scene);
@@ -175,7 +175,7 @@ fn what_a_dead_pod_held_before_the_reboot_is_in_nobodys_way() {
 }
 
 #[test]
-fn a_recorded_slice_that_cannot_be_made_again_is_told_and_does_not_hold_up_the_names() {
+fn a_recorded_slice_that_cannot_be_made_again_fails_and_does_not_block_the_names() {
     let (mut scene, _) = busy();
     boot(&mut scene);
     let refused = GpuError::Call { call: "nvmlX", code: NvmlCode::InsufficientResources };
@@ -201,7 +201,7 @@ fn a_recorded_slice_that_cannot_be_made_again_is_told_and_does_not_hold_up_the_n
 }
 
 #[test]
-fn the_mode_that_a_reboot_took_comes_back_without_policys_leave_unless_policy_has_no_use_for_it() {
+fn a_mode_lost_in_a_reboot_is_restored_unless_the_policy_has_no_use_for_it() {
     for (kinds, mode) in [(vec![Kind::Mig, Kind::Mps], true), (vec![Kind::Mps], false)] {
         let (mut scene, _) = busy();
         scene.policy.gpus = vec![GpuRule { kinds, mode_change: ModeChange::Never, ..GpuRule::default() }];
@@ -227,7 +227,7 @@ fn a_mode_that_somebody_switches_off_while_no_agent_runs_stays_off() {
 }
 
 #[test]
-fn the_mode_of_a_gpu_that_is_missing_at_the_boot_comes_back_with_it() {
+fn the_mode_of_a_gpu_that_is_missing_at_boot_is_restored_when_it_returns() {
     let (mut scene, _) = busy();
     boot(&mut scene);
     let all = scene.gpus.gpus();
@@ -248,7 +248,7 @@ fn the_mode_of_a_gpu_that_is_missing_at_the_boot_comes_back_with_it() {
 }
 
 #[test]
-fn what_is_made_was_recorded_before() {
+fn slices_are_recorded_before_they_are_made() {
     let mut scene = Scene::of(FakeGpus::uncut(&["H100-80GB"]), Settings::default());
     scene.policy.gpus =
         vec![GpuRule { kinds: vec![Kind::Mig], mode_change: ModeChange::WithoutReset, ..GpuRule::default() }];
@@ -293,7 +293,7 @@ fn nothing_is_cut_that_cannot_be_recorded_and_the_condition_says_why() {
 }
 
 #[test]
-fn a_record_that_cannot_be_read_moves_nothing_where_nothing_was_lost() {
+fn an_unreadable_record_changes_no_existing_slice() {
     let (mut scene, _) = busy();
     scene.record = Restored::lost();
     scene.start_agent();
@@ -321,7 +321,7 @@ fn a_contested_node_is_not_cut_after_a_reboot() {
 }
 
 #[test]
-fn slices_without_a_record_are_occupied_and_told_once() {
+fn slices_without_a_record_are_occupied_and_reported_once() {
     let mut scene = Scene::new(&["H100-80GB"]);
     let foreign = mig("1g.10gb", 4, 1).instance().unwrap();
     scene.gpus.create(&uuid(0), foreign, None).unwrap();
@@ -345,7 +345,7 @@ fn slices_without_a_record_are_occupied_and_told_once() {
 }
 
 #[test]
-fn a_slice_that_the_record_tells_of_is_not_taken_for_somebody_elses() {
+fn a_recorded_slice_does_not_count_as_foreign() {
     let (mut scene, _) = busy();
     scene.free(scene.held.keys().next().unwrap().clone().as_str());
     // The status is lost, and the leader wants other things. The agent knows from its checkpoint what it made.
@@ -378,7 +378,7 @@ fn shares_are_served_again_under_their_ids_after_a_reboot() {
 /// The checkpoint is written after the start of a share, and may be from before it. Then it lists the share that has
 /// ended for this one.
 #[test]
-fn a_share_that_ended_before_the_newest_was_started_does_not_come_back_with_an_old_record() {
+fn an_ended_share_is_not_restored_from_an_old_record() {
     let mut scene =
         Scene::of(FakeGpus::new(&["T4-16GB"]), Settings { mps: Some("/mps".into()), ..Settings::default() });
     let share = Shape::mps(SizeGb(4));
@@ -410,7 +410,7 @@ fn a_share_that_ended_before_the_newest_was_started_does_not_come_back_with_an_o
 }
 
 #[test]
-fn a_replica_of_an_old_record_is_none_of_a_device_that_is_held_as_a_whole() {
+fn a_recorded_replica_is_not_restored_on_a_device_that_is_held_as_a_whole() {
     let (mut scene, status) = busy();
     let mut old = scene.record.clone();
     let device = slice(&status, "s1").device.clone().unwrap();
@@ -426,7 +426,7 @@ fn a_replica_of_an_old_record_is_none_of_a_device_that_is_held_as_a_whole() {
 }
 
 #[test]
-fn a_lost_checkpoint_does_not_say_whether_nvidias_plugin_was_here() {
+fn a_lost_checkpoint_does_not_show_whether_nvidias_plugin_was_present() {
     for plugin in [true, false] {
         assert_eq!(Restored { plugin, ..Restored::default() }.plugin_was_here(), Some(plugin));
     }

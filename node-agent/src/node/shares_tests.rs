@@ -107,7 +107,7 @@ fn an_idle_share_does_not_widen_the_limit_of_others_until_it_is_reserved() {
 }
 
 #[test]
-fn a_share_that_no_policy_limits_may_use_all_of_the_compute_and_no_more_memory() {
+fn a_share_without_a_compute_limit_may_use_all_compute_and_only_its_memory() {
     let mut scene = scene(&["T4-16GB"]);
     let rule = MpsRule { compute_limit: ComputeLimit::None, ..MpsRule::default() };
     scene.policy.gpus = vec![GpuRule { mps: rule, ..GpuRule::default() }];
@@ -128,7 +128,7 @@ fn a_share_that_no_policy_limits_may_use_all_of_the_compute_and_no_more_memory()
 }
 
 #[test]
-fn a_share_with_a_part_of_the_compute_is_offered_when_the_daemon_lets_clients_have_it() {
+fn a_share_with_requested_compute_is_offered_once_the_daemon_allows_it() {
     let mut scene = scene(&["T4-16GB"]);
     let half = Shape::Mps { size_gb: SizeGb(4), compute: ComputePercent::new(50) };
     scene.want(vec![wanted("s1", half, Some(("a", FOUR)))]);
@@ -148,7 +148,7 @@ fn a_share_with_a_part_of_the_compute_is_offered_when_the_daemon_lets_clients_ha
 }
 
 #[test]
-fn shares_with_other_parts_of_the_compute_wait_for_each_other() {
+fn shares_with_different_compute_wait_for_each_other() {
     let mut scene = scene(&["T4-16GB"]);
     let part = |percent| Shape::Mps { size_gb: SizeGb(4), compute: ComputePercent::new(percent) };
     scene.want(vec![
@@ -167,7 +167,7 @@ fn shares_with_other_parts_of_the_compute_wait_for_each_other() {
 }
 
 #[test]
-fn shares_come_to_more_than_the_memory_where_policy_says_so_and_each_keeps_its_limit() {
+fn shares_exceed_the_memory_together_if_the_policy_allows_it_and_each_keeps_its_limit() {
     let mut scene = scene(&["T4-16GB"]);
     let three = || ["s1", "s2", "s3"].map(|id| wanted(id, mps(7), Some((id, "nvidia.com/gpu-7gb")))).to_vec();
     let mut ready = |percent: u16| {
@@ -185,7 +185,7 @@ fn shares_come_to_more_than_the_memory_where_policy_says_so_and_each_keeps_its_l
 }
 
 #[test]
-fn a_promised_share_that_no_daemon_serves_fails_after_a_while_and_a_held_one_never() {
+fn a_reserved_share_without_a_daemon_fails_after_its_timeout_and_a_held_one_does_not() {
     let mut scene = scene(&["T4-16GB"]);
     let held = wanted("s1", mps(4), Some(("a", FOUR)));
     scene.want(vec![held.clone()]);
@@ -208,7 +208,7 @@ fn a_promised_share_that_no_daemon_serves_fails_after_a_while_and_a_held_one_nev
 }
 
 #[test]
-fn pods_are_told_once_for_each_daemon_that_they_lost() {
+fn pods_get_one_event_for_each_lost_daemon() {
     let mut scene = scene(&["T4-16GB"]);
     scene.want(vec![wanted("s1", mps(4), Some(("a", FOUR)))]);
     scene.settle();
@@ -238,7 +238,7 @@ fn pods_are_told_once_for_each_daemon_that_they_lost() {
 }
 
 #[test]
-fn a_container_with_two_shares_needs_twice_the_limit_but_not_where_the_servers_limit_is_the_wall() {
+fn a_container_with_two_shares_needs_twice_the_limit_unless_sharing_is_strict() {
     for (strict, limit) in [(false, gib(8)), (true, gib(4))] {
         let mut scene = scene(&["T4-16GB"]);
         let mps_rule = MpsRule { strict, exclusive: true, ..MpsRule::default() };
@@ -303,7 +303,7 @@ fn a_whole_gpu_waits_for_the_last_shares_holder_and_for_the_mps_daemon() {
 }
 
 #[test]
-fn a_gpu_that_is_given_as_a_whole_is_nobody_elses() {
+fn a_whole_gpu_belongs_to_one_pod() {
     let mut scene = scene(&["T4-16GB", "T4-16GB"]);
     scene.want(vec![wanted("s1", WHOLE, Some(("a", WHOLE_NAME)))]);
     scene.settle();
@@ -319,7 +319,7 @@ fn a_gpu_that_is_given_as_a_whole_is_nobody_elses() {
 
 /// A recreated GpuNode numbers its slices from the start, while pods still hold slices with the old numbers.
 #[test]
-fn a_number_that_is_given_again_takes_nothing_from_who_holds_the_old_share() {
+fn a_reused_number_takes_nothing_from_the_holder_of_the_old_share() {
     for restarts in [false, true] {
         let mut scene = scene(&["T4-16GB", "T4-16GB"]);
         scene.want(vec![wanted("s1", WHOLE, Some(("a", WHOLE_NAME)))]);
@@ -340,7 +340,7 @@ fn a_number_that_is_given_again_takes_nothing_from_who_holds_the_old_share() {
 }
 
 #[test]
-fn a_share_that_has_anothers_device_waits_until_that_one_is_gone() {
+fn a_share_whose_device_id_is_in_use_fails_until_that_share_has_ended() {
     for (restarts, first) in [false, true].into_iter().flat_map(|r| [(r, mps(4)), (r, time_slice(4))]) {
         let name = if first == mps(4) { FOUR } else { FOUR_SHARED };
         let mut scene = Scene::new(&["T4-16GB"]);
@@ -369,7 +369,7 @@ fn a_share_that_has_anothers_device_waits_until_that_one_is_gone() {
 }
 
 #[test]
-fn a_held_share_is_what_the_spec_tells_of_it_once_it_does() {
+fn a_held_share_gets_the_shape_of_its_spec_once_that_is_read() {
     let mut scene = scene(&["T4-16GB"]);
     let half = Shape::Mps { size_gb: SizeGb(4), compute: ComputePercent::new(50) };
     let spec = vec![wanted("s1", half, Some(("a", FOUR)))];
@@ -390,7 +390,7 @@ fn a_held_share_is_what_the_spec_tells_of_it_once_it_does() {
 }
 
 #[test]
-fn a_share_under_a_neutral_name_is_what_the_record_or_its_pods_promise_tells_of_it() {
+fn a_share_under_a_neutral_name_gets_its_shape_from_the_record_or_the_reservation() {
     for shape in [mps(4), time_slice(4), WHOLE] {
         let spec = vec![wanted("s1", shape, Some(("a", NEUTRAL)))];
         for (record, spec) in [(true, vec![]), (false, spec.clone())] {
@@ -421,7 +421,7 @@ fn held_under_a_neutral_name(shape: Shape) -> Scene {
 }
 
 #[test]
-fn nothing_is_offered_beside_a_share_that_only_its_neutral_name_tells_of() {
+fn nothing_is_offered_beside_a_share_that_only_a_neutral_name_describes() {
     for shape in [mps(4), time_slice(4), WHOLE] {
         let mut scene = held_under_a_neutral_name(shape);
         scene.record = Restored::default();
@@ -449,7 +449,7 @@ fn nothing_is_offered_beside_a_share_that_only_its_neutral_name_tells_of() {
 }
 
 #[test]
-fn a_container_gets_what_its_device_is_whatever_the_name() {
+fn a_grant_depends_on_the_device_and_not_on_its_name() {
     for (model, shape, name, device) in [
         ("T4-16GB", mps(4), FOUR, "GPU-0::1"),
         ("T4-16GB", time_slice(4), FOUR_SHARED, "GPU-0::1"),
@@ -473,7 +473,7 @@ fn a_container_gets_what_its_device_is_whatever_the_name() {
 }
 
 #[test]
-fn a_kind_gives_way_to_another_when_its_last_holder_has_left() {
+fn a_kind_is_replaced_by_another_after_its_last_holder_has_left() {
     let mut scene = scene(&["T4-16GB"]);
     scene.want(["s1", "s2"].map(|id| wanted(id, time_slice(4), Some((id, FOUR_SHARED)))).into());
     scene.settle();
@@ -491,7 +491,7 @@ fn a_kind_gives_way_to_another_when_its_last_holder_has_left() {
 }
 
 #[test]
-fn a_share_is_offered_when_its_device_files_are_there() {
+fn a_share_is_offered_once_its_device_files_exist() {
     let mut scene = Scene::of(FakeGpus::new(&["T4-16GB"]), Settings { access: true, ..Settings::default() });
     scene.want(vec![wanted("s1", time_slice(4), Some(("a", FOUR_SHARED)))]);
     let status = scene.settle();
@@ -518,7 +518,7 @@ fn a_share_is_offered_when_its_device_files_are_there() {
 }
 
 #[test]
-fn the_daemon_of_a_gpu_that_is_silent_after_a_restart_is_left_alone() {
+fn the_daemon_of_a_gpu_that_is_unresponsive_after_a_restart_is_spared() {
     let mut scene = scene(&["T4-16GB", "T4-16GB"]);
     scene.want(vec![wanted("s1", mps(4), None), wanted_of(1, "s2", mps(4), None)]);
     scene.settle();
@@ -538,7 +538,7 @@ fn the_daemon_of_a_gpu_that_is_silent_after_a_restart_is_left_alone() {
 }
 
 #[test]
-fn replicas_have_a_name_of_their_own() {
+fn replicas_have_their_own_name() {
     let mut scene = scene(&["T4-16GB"]);
     let time_slicing = TimeSlicingRule { replicas: Some(4), ..TimeSlicingRule::default() };
     scene.policy =
@@ -559,7 +559,7 @@ fn replicas_have_a_name_of_their_own() {
 }
 
 #[test]
-fn equal_mps_shares_have_one_limit_which_is_the_servers() {
+fn equal_mps_shares_have_the_servers_limit() {
     const NAME: &str = "nvidia.com/gpu.mps";
     let half = Shape::Mps { size_gb: SizeGb(7), compute: ComputePercent::new(50) };
     let mut scene = scene(&["T4-16GB"]);
@@ -604,7 +604,7 @@ fn held_of_the_plugin(model: &str, name: &str, device: &str) -> Scene {
 }
 
 #[test]
-fn what_pods_hold_of_nvidias_device_plugin_is_occupied() {
+fn devices_held_through_nvidias_device_plugin_are_occupied() {
     for (name, device) in
         [(WHOLE_NAME, "GPU-0"), (WHOLE_NAME, "GPU-0::2"), ("nvidia.com/gpu.shared", "GPU-0::0")]
     {
@@ -627,7 +627,7 @@ fn what_pods_hold_of_nvidias_device_plugin_is_occupied() {
 }
 
 #[test]
-fn a_length_that_was_set_is_recorded_until_the_node_is_booted() {
+fn a_length_of_time_slices_is_recorded_until_the_next_boot() {
     let mut scene = scene(&["T4-16GB", "T4-16GB"]);
     let rule = |length| {
         let time_slicing = TimeSlicingRule { length, ..TimeSlicingRule::default() };
@@ -645,7 +645,7 @@ fn a_length_that_was_set_is_recorded_until_the_node_is_booted() {
 }
 
 #[test]
-fn a_share_of_a_gpu_that_a_reboot_has_put_into_mig_mode_is_offered_to_nobody() {
+fn a_share_is_not_offered_if_a_reboot_put_its_gpu_into_mig_mode() {
     let mut scene = scene(&["T4-16GB"]);
     scene.want(vec![wanted("s1", time_slice(4), Some(("a", NEUTRAL)))]);
     scene.settle();

@@ -59,7 +59,7 @@ fn the_spec_is_taken_over_before_anything_is_accepted_or_cut() {
 }
 
 #[test]
-fn the_newer_of_record_and_spec_counts() {
+fn the_newer_one_of_record_and_spec_is_taken_over() {
     let (record, empty) = (spec(5, 3, vec![promised("s1", 0, "a")]), spec(0, 0, vec![]));
     let another = spec(1, 2, vec![promised("s7", 0, "b")]);
     for (uid, spec, expected, epoch, why) in [
@@ -75,7 +75,7 @@ fn the_newer_of_record_and_spec_counts() {
 }
 
 #[test]
-fn a_ledger_of_its_own_is_not_taken_over_again() {
+fn an_agent_with_its_own_ledger_takes_no_spec_over() {
     let mut scene = super::orders_tests::scene();
     scene.restart_agent();
     found(&mut scene, "uid", spec(99, 1, vec![promised("s1", 0, "a")]), None);
@@ -83,7 +83,7 @@ fn a_ledger_of_its_own_is_not_taken_over_again() {
 }
 
 #[test]
-fn a_fresh_node_is_open_at_once_and_one_that_has_lost_its_ledger_is_not() {
+fn a_new_node_accepts_reservations_at_once_and_one_with_a_lost_ledger_does_not() {
     for was_served in [false, true] {
         let mut scene = super::orders_tests::scene();
         let status = scene.settle();

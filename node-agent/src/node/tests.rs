@@ -304,7 +304,7 @@ fn a_reserved_slice_is_cut_offered_and_ready_once_the_kubelet_acknowledges() {
 }
 
 #[test]
-fn an_idle_slice_is_offered_to_nobody_and_its_id_dropped() {
+fn an_idle_slice_is_offered_to_no_pod_and_its_id_is_dropped() {
     let mut scene = Scene::new(&["H100-80GB"]);
     scene.want(vec![wanted("s1", mig("1g.10gb", 0, 1), Some(("a", ONE)))]);
     scene.settle();
@@ -319,7 +319,7 @@ fn an_idle_slice_is_offered_to_nobody_and_its_id_dropped() {
 }
 
 #[test]
-fn an_idle_slice_in_the_way_goes_only_after_the_kubelet_let_go_of_it() {
+fn an_idle_slice_in_the_way_is_destroyed_only_after_the_kubelet_stopped_offering_it() {
     let mut scene = Scene::new(&["H100-80GB"]);
     scene.want(vec![wanted("s1", mig("1g.10gb", 0, 1), Some(("a", ONE)))]);
     scene.settle();
@@ -362,7 +362,7 @@ fn a_pod_gets_a_withdrawn_slice_that_the_kubelet_picked_before_it_knew() {
 }
 
 #[test]
-fn a_slice_that_was_handed_out_at_the_last_moment_is_not_destroyed() {
+fn a_slice_that_was_allocated_at_the_last_moment_is_not_destroyed() {
     let mut scene = Scene::new(&["H100-80GB"]);
     scene.want(vec![wanted("s1", mig("1g.10gb", 0, 1), Some(("a", ONE)))]);
     scene.settle();
@@ -401,7 +401,7 @@ fn a_slice_on_which_a_process_runs_is_not_destroyed() {
 }
 
 #[test]
-fn a_slice_that_nvml_refuses_fails_after_three_tries_with_its_words() {
+fn a_slice_that_nvml_refuses_fails_after_three_tries_with_nvmls_error() {
     let mut scene = Scene::new(&["H100-80GB"]);
     scene.want(vec![wanted("s1", mig("1g.10gb", 0, 1), Some(("a", ONE)))]);
     let refused = GpuError::Call { call: "nvmlX", code: NvmlCode::InsufficientResources };
@@ -421,7 +421,7 @@ fn a_slice_that_nvml_refuses_fails_after_three_tries_with_its_words() {
 }
 
 #[test]
-fn a_failing_step_does_not_hold_up_those_it_does_not_concern() {
+fn a_failing_step_does_not_block_unrelated_steps() {
     let mut scene = Scene::new(&["H100-80GB"]);
     scene.want(vec![
         wanted("s1", mig("1g.10gb", 0, 1), Some(("a", ONE))),
@@ -459,7 +459,7 @@ fn unequal_slices_of_one_name_wait_for_each_other() {
 }
 
 #[test]
-fn a_slice_promised_to_one_pod_and_held_by_another_is_not_ready() {
+fn a_slice_reserved_for_one_pod_and_held_by_another_is_not_ready() {
     let mut scene = Scene::new(&["H100-80GB"]);
     let slices = |first: &str, second: &str| {
         vec![
@@ -481,7 +481,7 @@ fn a_slice_promised_to_one_pod_and_held_by_another_is_not_ready() {
 }
 
 #[test]
-fn a_pod_whose_slice_a_stranger_has_is_placed_anew() {
+fn a_pod_is_placed_elsewhere_if_a_pod_without_a_reservation_holds_its_slice() {
     let mut scene = Scene::new(&["H100-80GB"]);
     scene.want(vec![wanted("s1", mig("1g.10gb", 0, 1), Some(("a", ONE)))]);
     scene.settle();
@@ -520,7 +520,7 @@ fn shares_are_accounted_and_served_under_stable_ids() {
 }
 
 #[test]
-fn a_slice_that_nobody_asked_for_is_left_alone_and_reported_without_id() {
+fn an_unknown_slice_is_not_touched_and_is_reported_without_an_id() {
     let mut scene = Scene::new(&["H100-80GB"]);
     let foreign = mig("1g.10gb", 0, 1).instance().unwrap();
     scene.gpus.create(&uuid(0), foreign, None).unwrap();
@@ -556,7 +556,7 @@ fn nothing_is_cut_while_holders_or_gpus_are_unknown() {
 }
 
 #[test]
-fn what_pods_have_is_listed_before_the_api_server_answers_and_nobody_else_gets_it() {
+fn held_devices_are_listed_before_the_api_server_answers_and_granted_to_no_other_pod() {
     let mut scene = Scene::new(&["H100-80GB"]);
     let both = vec![
         wanted("s1", mig("1g.10gb", 0, 1), Some(("a", ONE))),
@@ -582,7 +582,7 @@ fn what_pods_have_is_listed_before_the_api_server_answers_and_nobody_else_gets_i
 }
 
 #[test]
-fn what_cannot_be_used_is_not_listed_for_its_holder_either() {
+fn an_unhealthy_device_is_not_listed_as_healthy_for_its_holder_either() {
     let mut scene = Scene::new(&["H100-80GB"]);
     scene.want(vec![wanted("s1", mig("1g.10gb", 0, 1), Some(("a", ONE)))]);
     scene.settle();
@@ -596,7 +596,7 @@ fn what_cannot_be_used_is_not_listed_for_its_holder_either() {
 }
 
 #[test]
-fn a_name_that_is_given_again_hides_no_slice() {
+fn a_reused_name_hides_no_slice() {
     let mut scene = Scene::new(&["H100-80GB"]);
     scene.want(vec![wanted("s1", mig("1g.10gb", 0, 1), Some(("a", ONE)))]);
     scene.settle();
@@ -620,7 +620,7 @@ fn a_name_that_is_given_again_hides_no_slice() {
 }
 
 #[test]
-fn what_could_not_be_made_for_one_slice_is_tried_for_another() {
+fn a_failed_create_is_tried_again_for_another_slice() {
     let mut scene = Scene::new(&["H100-80GB"]);
     scene.want(vec![wanted("s1", mig("1g.10gb", 0, 1), Some(("a", ONE)))]);
     for _ in 0..3 {
@@ -683,7 +683,7 @@ fn a_gpu_without_mig_mode_refuses_instances_at_once() {
 }
 
 #[test]
-fn what_nobody_wants_any_more_when_it_is_made_keeps_its_name_and_can_be_replaced() {
+fn a_slice_released_during_its_creation_keeps_its_name_and_can_be_replaced() {
     let mut scene = Scene::new(&["H100-80GB"]);
     scene.want(vec![wanted("s1", mig("1g.10gb", 0, 1), None)]);
     let step = scene.decide().step.unwrap();
@@ -698,7 +698,7 @@ fn what_nobody_wants_any_more_when_it_is_made_keeps_its_name_and_can_be_replaced
 }
 
 #[test]
-fn a_kubelet_that_was_just_started_and_tells_of_no_pod_yet_frees_nothing() {
+fn a_just_started_kubelet_that_lists_no_pod_yet_frees_nothing() {
     let mut scene = Scene::new(&["H100-80GB"]);
     scene.want(vec![wanted("s1", mig("1g.10gb", 0, 1), Some(("a", ONE)))]);
     scene.settle();
@@ -719,7 +719,7 @@ fn a_kubelet_that_was_just_started_and_tells_of_no_pod_yet_frees_nothing() {
 }
 
 #[test]
-fn what_processes_of_a_pod_that_was_cut_off_still_use_is_nobodys_until_a_look_shows_none() {
+fn a_cut_off_pods_device_is_offered_only_after_an_observation_shows_no_process() {
     for reserved in [Some(("b", ONE)), None] {
         let mut scene = Scene::new(&["H100-80GB"]);
         scene.want(vec![wanted("s1", mig("1g.10gb", 0, 1), Some(("a", ONE)))]);
@@ -741,7 +741,7 @@ fn what_processes_of_a_pod_that_was_cut_off_still_use_is_nobodys_until_a_look_sh
 }
 
 #[test]
-fn what_a_pod_held_that_has_ended_is_free_at_once() {
+fn the_device_of_an_ended_pod_is_free_at_once() {
     let mut scene = Scene::new(&["H100-80GB"]);
     scene.want(vec![wanted("s1", mig("1g.10gb", 0, 1), Some(("a", ONE)))]);
     scene.settle();

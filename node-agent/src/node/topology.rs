@@ -77,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn the_links_of_a_pair_are_told_once_and_by_either() {
+    fn the_links_of_a_pair_are_reported_once_by_either_gpu() {
         let bus = |gpu: u32| format!("0000:{gpu:02x}:00.0");
         let (first, third) = (bus(0), bus(2));
         let three = gpus(&[(&[(&third, 4)], ""), (&[], ""), (&[(&first, 4)], "")]);

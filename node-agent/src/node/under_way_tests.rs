@@ -37,7 +37,7 @@ fn offers_nothing(scene: &mut Scene) {
 }
 
 #[test]
-fn a_slice_that_is_being_destroyed_is_offered_to_nobody_though_it_is_wanted_again() {
+fn a_slice_that_is_being_destroyed_is_not_offered_even_if_wanted_again() {
     let (mut scene, step) = destroying();
     offers_nothing(&mut scene);
     scene.run(step);
@@ -46,7 +46,7 @@ fn a_slice_that_is_being_destroyed_is_offered_to_nobody_though_it_is_wanted_agai
 }
 
 #[test]
-fn after_a_destroy_that_failed_nobody_gets_the_slice_before_somebody_has_looked_what_is_left_of_it() {
+fn a_slice_is_not_offered_after_a_failed_destroy_before_an_observation() {
     let (mut scene, step) = destroying();
     scene.gpus.fail_next(GpuError::Stopped);
     scene.run(step);
@@ -57,7 +57,7 @@ fn after_a_destroy_that_failed_nobody_gets_the_slice_before_somebody_has_looked_
 }
 
 #[test]
-fn what_a_create_that_hung_has_made_is_kerfs_though_nobody_wants_it_any_more() {
+fn an_instance_made_by_a_hung_create_belongs_to_kerf_even_if_not_wanted() {
     let mut scene = Scene::new(&["H100-80GB"]);
     scene.want(vec![wanted("s1", mig("1g.10gb", 0, 1), Some(("a", ONE)))]);
     let Some(Step::Create { gpu, instance, part, id }) = scene.decide().step else { panic!("it is cut") };
@@ -76,7 +76,7 @@ fn what_a_create_that_hung_has_made_is_kerfs_though_nobody_wants_it_any_more() {
 }
 
 #[test]
-fn a_step_that_was_not_run_holds_nothing_up() {
+fn a_step_that_did_not_run_blocks_nothing() {
     // The GPUs were observed instead, or another call had not ended.
     let (mut scene, _) = destroying();
     scene.observe();

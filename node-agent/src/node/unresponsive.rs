@@ -40,7 +40,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_on_a_gpu_that_does_not_answer_at_the_start_keeps_its_state_and_its_name() {
+    fn slices_on_a_gpu_that_is_unresponsive_at_the_start_keep_their_states_and_names() {
         let mut scene = Scene::new(&["H100-80GB", "H100-80GB"]);
         scene.want(vec![
             wanted("s1", mig("1g.10gb", 0, 1), None),
@@ -75,7 +75,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_stays_away_is_given_up() {
+    fn a_gpu_that_stays_unresponsive_is_taken_out_of_service() {
         let mut scene = Scene::new(&["H100-80GB", "H100-80GB"]);
         scene.settle();
         scene.decide();
@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn what_pods_have_of_a_gpu_that_stays_silent_is_left_alone_and_told() {
+    fn slices_on_a_gpu_that_stays_unresponsive_are_spared_and_reported() {
         let silent = || Silent::from([(1, GpuError::Stopped)]);
         let mut scene = restarted_without_the_second(silent(), true);
         let decision = scene.decide();

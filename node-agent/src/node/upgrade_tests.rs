@@ -42,7 +42,7 @@ fn serve(scene: &mut Scene) {
 }
 
 #[test]
-fn nothing_new_is_made_or_offered_and_what_is_held_stays_held() {
+fn an_upgrade_stops_new_slices_and_offers_and_keeps_held_slices() {
     let mut scene = Scene::new(&["H100-80GB"]);
     let held = wanted("s1", mig("1g.10gb", 0, 1), Some(("a", ONE)));
     scene.want(vec![held.clone()]);
@@ -67,7 +67,7 @@ fn nothing_new_is_made_or_offered_and_what_is_held_stays_held() {
 }
 
 #[test]
-fn an_mps_daemon_goes_when_no_pod_uses_it_and_then_the_driver_may() {
+fn the_driver_is_released_after_the_last_unused_mps_daemon_has_ended() {
     let mut scene = shared();
     begin(&mut scene);
     let decision = scene.decide();
@@ -85,7 +85,7 @@ fn an_mps_daemon_goes_when_no_pod_uses_it_and_then_the_driver_may() {
 }
 
 #[test]
-fn a_pod_that_is_bound_keeps_its_daemon_and_one_that_waits_does_not() {
+fn a_bound_pod_keeps_its_daemon_and_a_pending_pod_does_not() {
     for is_bound in [true, false] {
         let gpus = crate::gpu::fake::FakeGpus::new(&["L4-24GB"]);
         let mut scene = Scene::of(gpus, Settings { mps: Some("/run".into()), ..Settings::default() });
@@ -110,7 +110,7 @@ fn a_pod_that_is_bound_keeps_its_daemon_and_one_that_waits_does_not() {
 }
 
 #[test]
-fn the_driver_is_not_let_go_of_before_it_is_known_who_holds_what() {
+fn the_driver_is_not_released_before_the_holders_are_known() {
     let mut scene = shared();
     scene.start_agent();
     begin(&mut scene);

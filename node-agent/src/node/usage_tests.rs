@@ -53,7 +53,7 @@ fn count(scene: &Scene, kind: impl Fn(&NodeEvent) -> bool) -> usize {
 }
 
 #[test]
-fn memory_that_is_used_outside_kerf_is_not_offered_and_told_once() {
+fn memory_in_use_outside_kerf_is_not_offered_and_is_reported_once() {
     let mut scene = scene();
     scene.node.on_usage(usage(&[("a", 4000)], &[("nvidia-cuda-mps-server", 30), ("/usr/bin/Xorg", 3000)]));
     assert_eq!(
@@ -88,7 +88,7 @@ fn memory_that_is_used_outside_kerf_is_not_offered_and_told_once() {
 }
 
 #[test]
-fn what_was_seen_of_memory_stays_while_the_gpus_cannot_be_observed() {
+fn the_last_measurement_stays_while_the_gpus_cannot_be_observed() {
     let mut scene = scene();
     scene.node.on_usage(usage(&[("a", 9000)], &[("/usr/bin/Xorg", 3000)]));
     scene.decide();
@@ -108,7 +108,7 @@ fn what_was_seen_of_memory_stays_while_the_gpus_cannot_be_observed() {
 }
 
 #[test]
-fn a_pod_that_uses_more_than_it_was_given_is_told_once_and_evicted_if_policy_says_so() {
+fn a_pod_over_its_share_gets_one_event_and_is_evicted_if_the_policy_says_so() {
     let mut scene = scene();
     scene.node.on_usage(usage(&[("a", 4800)], &[]));
     scene.decide();
@@ -174,7 +174,7 @@ fn two_shares_of_a_pod_are_one_allowance() {
 }
 
 #[test]
-fn the_driver_limits_pods_to_what_they_were_given_where_policy_wants_that() {
+fn the_driver_limits_pods_to_their_shares_if_the_policy_enables_that() {
     let mut scene = scene();
     scene.node.on_usage(usage(&[("a", 100), ("stranger", 100)], &[]));
     assert!(scene.decide().kept.unwrap().limits.is_empty());
@@ -192,7 +192,7 @@ fn the_driver_limits_pods_to_what_they_were_given_where_policy_wants_that() {
 }
 
 #[test]
-fn what_a_pod_used_that_has_left_is_not_taken_for_a_strangers() {
+fn memory_of_a_pod_that_has_left_does_not_count_as_outside_before_the_next_observation() {
     let mut scene = scene();
     scene.node.on_usage(usage(&[("a", 4000)], &[]));
     scene.decide();
@@ -205,7 +205,7 @@ fn what_a_pod_used_that_has_left_is_not_taken_for_a_strangers() {
 }
 
 #[test]
-fn a_gpu_that_others_use_is_not_given_as_a_whole() {
+fn a_gpu_in_use_outside_kerf_is_not_offered_as_a_whole() {
     let mut scene = Scene::new(&["T4-16GB"]);
     scene.node.on_usage(usage(&[], &[("/usr/bin/Xorg", 300)]));
     scene.want(vec![wanted("s1", Shape::Whole { size_gb: SizeGb(15) }, Some(("a", "nvidia.com/gpu")))]);
@@ -217,7 +217,7 @@ fn a_gpu_that_others_use_is_not_given_as_a_whole() {
 }
 
 #[test]
-fn a_share_of_a_pod_that_was_cut_off_is_nobodys_until_a_look_shows_no_process_of_the_pod() {
+fn a_cut_off_pods_share_is_offered_only_after_an_observation_shows_no_process_of_the_pod() {
     for promised in [Some(("b", FOUR)), None] {
         let mut scene = scene();
         scene.node.on_usage(usage(&[("a", 4000)], &[]));
@@ -269,7 +269,7 @@ fn a_held_share_is_as_busy_as_its_pods_processes() {
 }
 
 #[test]
-fn a_held_instance_is_as_busy_as_the_driver_tells() {
+fn a_held_instance_is_as_busy_as_the_driver_reports() {
     let mut scene = Scene::new(&["H100-80GB"]);
     let shape = kerf_core::testing::h100_shape("1g.10gb", 0);
     let small = "nvidia.com/mig-1g.10gb";

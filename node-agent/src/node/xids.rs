@@ -80,7 +80,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lists_mean_what_they_mean_to_nvidias_plugin() {
+    fn lists_have_the_meaning_of_nvidias_plugin() {
         // Disabled, enabled, and which of 31 (an application's), 48, 63 (a report) and 79 count.
         let table = [
             ("", "", [false, true, false, true]),
@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_xid_is_refused_with_the_remedy() {
+    fn an_invalid_xid_is_an_error_with_the_remedy() {
         for wrong in ["x", "48;79", "all,x", "-1", "ecc"] {
             let error = wrong.parse::<XidList>().unwrap_err().to_string();
             assert!(error.contains("write numbers"), "{error}");

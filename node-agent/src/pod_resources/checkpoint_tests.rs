@@ -18,7 +18,7 @@ fn read(text: &str) -> Result<Vec<String>, CheckpointError> {
 }
 
 #[test]
-fn what_containers_and_init_containers_have_is_read_where_the_checksum_is_the_kubelets() {
+fn devices_of_containers_and_init_containers_are_read_if_the_checksum_is_right() {
     let expected = ["load", "load", "main", "main"].into_iter().zip(["MIG-1", "MIG-2", "MIG-1", "MIG-1"]);
     let expected = expected.map(|(of, device)| format!("uid-1 {of} nvidia.com/mig-1g.10gb {device}"));
     assert_eq!(read(FULL).unwrap(), expected.collect::<Vec<_>>());
@@ -26,13 +26,13 @@ fn what_containers_and_init_containers_have_is_read_where_the_checksum_is_the_ku
 }
 
 #[test]
-fn a_field_that_later_kubelets_write_beside_the_data_is_no_fault() {
+fn an_additional_field_of_later_kubelets_is_no_error() {
     let later = FULL.replace(r#""Checksum":151965901"#, r#""Checksum":151965901,"BootID":"b""#);
     assert!(later != FULL && read(&later).is_ok());
 }
 
 #[test]
-fn a_file_whose_content_was_changed_is_refused() {
+fn a_changed_file_is_an_error() {
     for (was, is) in [
         ("uid-1", "uid-9"),
         ("load", "main"),
@@ -51,7 +51,7 @@ fn a_file_whose_content_was_changed_is_refused() {
 }
 
 #[test]
-fn a_file_of_another_form_says_so() {
+fn a_file_of_unknown_form_is_an_error() {
     for text in
         ["", "{}", &FULL[..FULL.len() / 2], &FULL.replace("CgD/", "!"), &FULL.replace("\"-1\"", "\"x\"")]
     {
@@ -61,7 +61,7 @@ fn a_file_of_another_form_says_so() {
 }
 
 #[tokio::test]
-async fn a_missing_file_says_so() {
+async fn a_missing_file_is_an_error() {
     let folder = tempfile::tempdir().unwrap();
     let error = super::read(folder.path()).await.unwrap_err();
     assert!(matches!(error, CheckpointError::Unreadable(_)), "{error}");

@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn only_devices_of_kerfs_names_are_taken_in() {
+    fn only_devices_of_kerfs_names_are_listed() {
         let devices = vec![devices("nvidia.com/mig-1g.10gb", "MIG-1"), devices("example.com/gpu", "GPU-1")];
         let all = listed(ContainerResources { devices, ..ContainerResources::default() });
         assert_eq!((all.held.len(), all.foreign), (1, Vec::new()));
@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn what_others_gave_in_their_words_is_taken_in_beside_them() {
+    fn foreign_devices_are_listed_apart() {
         let claim = ClaimResource {
             driver_name: "gpu.nvidia.com".to_owned(),
             device_name: "gpu-1".to_owned(),

@@ -20,7 +20,7 @@ fn pod(uid: &str, status: &Value) -> PodView {
 }
 
 #[test]
-fn a_pods_news_are_told_once() {
+fn a_change_of_a_pod_is_reported_once() {
     let mut roster = Roster::default();
     assert_eq!(roster.news(), Some(NodePods::new()), "that there are none is news at first");
     roster.take(&pod("u", &json!({"phase": "Pending"})));
@@ -89,7 +89,7 @@ async fn told(before: Value, after: Value) -> Vec<Event> {
 }
 
 #[tokio::test]
-async fn a_pod_that_is_gone_after_a_gap_of_the_watch_was_cut_off_unless_it_is_seen_to_have_ended() {
+async fn a_pod_that_is_gone_after_a_gap_of_the_watch_counts_as_cut_off() {
     let shown = |uid: &str, phase: &str| {
         let limits = json!({"limits": {"nvidia.com/mig-1g.10gb": 1}});
         let state = if phase == "Running" { "running" } else { "terminated" };
@@ -108,7 +108,7 @@ async fn a_pod_that_is_gone_after_a_gap_of_the_watch_was_cut_off_unless_it_is_se
 }
 
 #[test]
-fn a_pod_that_was_rejected_during_a_gap_of_the_watch_is_told_of_once() {
+fn a_pod_that_was_rejected_during_a_gap_of_the_watch_is_reported_once() {
     let mut rejections = Rejections::default();
     let rejected = |uid| pod(uid, &json!({"phase": "Failed", "reason": REJECTED}));
     let mut list = |pods: &[PodView], then: &PodView| {
@@ -129,7 +129,7 @@ fn a_pod_that_was_rejected_during_a_gap_of_the_watch_is_told_of_once() {
 }
 
 #[test]
-fn a_pod_that_asks_for_nothing_of_ours_is_no_news() {
+fn a_pod_without_names_of_kerf_is_not_reported() {
     let mut roster = Roster::default();
     roster.news();
     let other = json!({"metadata": {"name": "b"}, "spec": {"containers": [{"name": "main"}]}, "status": {}});

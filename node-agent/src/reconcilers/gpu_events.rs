@@ -92,7 +92,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_watch_is_opened_anew_once_for_each_time_that_it_is_asked_for() {
+    fn a_requested_reopening_happens_once() {
         let reopen = Reopen::default();
         assert!(!reopen.take());
         reopen.ask();
@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn a_watch_is_opened_again_at_once_and_one_that_fails_at_once_ever_more_seldom() {
+    fn a_long_lived_watch_is_reopened_at_once_and_a_failing_one_with_backoff() {
         assert_eq!(next_pause(BACKOFF.1, Duration::from_mins(1)), Duration::ZERO);
         let failing = |last: &Duration| Some(next_pause(*last, Duration::ZERO));
         let pauses: Vec<u128> = std::iter::successors(Some(Duration::ZERO), failing)

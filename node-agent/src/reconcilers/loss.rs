@@ -57,7 +57,7 @@ mod tests {
     }
 
     #[test]
-    fn a_loss_is_told_once() {
+    fn a_loss_is_reported_once() {
         let ill = || State::Ill { text: "it does not answer".to_owned(), fault: false };
         let ended = || State::Restarting { text: "it was killed".to_owned() };
         // Each: the state, the generation, the server, and the expected report.

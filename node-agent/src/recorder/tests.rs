@@ -65,7 +65,7 @@ fn taken(asked: &Asked) -> (u16, Value) {
 }
 
 #[tokio::test]
-async fn an_event_is_found_at_what_it_is_about() {
+async fn an_event_refers_to_its_object() {
     let reports =
         vec![(pod(), unhealthy(0)), (About::Node, unhealthy(0)), (About::GpuNode(None), unhealthy(0))];
     let (log, dropped) = told(reports, QUIET, taken).await;
@@ -84,7 +84,7 @@ async fn an_event_is_found_at_what_it_is_about() {
 }
 
 #[tokio::test]
-async fn the_same_is_told_once_in_a_while_and_what_differs_at_once() {
+async fn a_repeated_event_is_suppressed_for_a_while_and_another_one_is_written_at_once() {
     let reports = [(About::Node, 0), (About::Node, 0), (About::Node, 1), (pod(), 0)]
         .map(|(about, gpu)| (about, unhealthy(gpu)));
     let (log, _) = told(reports.to_vec(), QUIET, taken).await;
@@ -105,7 +105,7 @@ async fn a_repetition_is_counted_at_the_first_event() {
 }
 
 #[tokio::test]
-async fn a_repetition_of_an_event_that_is_gone_is_told_anew() {
+async fn a_repetition_of_a_deleted_event_is_written_as_a_new_event() {
     let gone =
         |asked: &Asked| if asked.method == "PATCH" { api_stand_in::refusal(404) } else { taken(asked) };
     let reports = vec![(About::Node, unhealthy(0)), (About::Node, unhealthy(0))];
@@ -115,7 +115,7 @@ async fn a_repetition_of_an_event_that_is_gone_is_told_anew() {
 }
 
 #[tokio::test]
-async fn what_is_refused_is_counted_and_does_not_hold_up_the_next() {
+async fn a_refused_event_is_counted_and_does_not_block_the_next() {
     let calls = AtomicUsize::new(0);
     let first_refused = move |asked: &Asked| match calls.fetch_add(1, Ordering::Relaxed) {
         0 => api_stand_in::refusal(403),
@@ -126,7 +126,7 @@ async fn what_is_refused_is_counted_and_does_not_hold_up_the_next() {
 }
 
 #[tokio::test]
-async fn what_finds_no_room_is_dropped_and_counted() {
+async fn an_event_without_room_is_dropped_and_counted() {
     let (client, _) = api_stand_in::client(taken);
     let (recorder, writer) = Recorder::new(client, NodeName::new("n1"));
     for _ in 0..QUEUE + 3 {

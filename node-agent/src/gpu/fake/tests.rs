@@ -9,7 +9,7 @@ fn instance(profile: &str, start: u8, size: u8) -> Instance {
 }
 
 #[test]
-fn parts_come_and_go_one_by_one() {
+fn parts_are_created_and_destroyed_one_by_one() {
     let mut gpus = FakeGpus::new(&["H100-80GB"]);
     let whole = instance("3g.40gb", 4, 4);
     let [low, high] = [0, 1].map(|start| ComputeInstance { start, compute: 1 });
@@ -35,7 +35,7 @@ fn parts_come_and_go_one_by_one() {
 }
 
 #[test]
-fn mig_mode_is_switched_where_nothing_is_lost_by_it() {
+fn mig_mode_is_switched_only_on_an_empty_gpu() {
     let mut gpus = FakeGpus::uncut(&["H100-80GB", "A100-40GB", "T4-16GB"]);
     gpus.set_mig_mode(&uuid(0), true, false).unwrap();
     let hopper = &gpus.gpus()[0];
@@ -57,7 +57,7 @@ fn mig_mode_is_switched_where_nothing_is_lost_by_it() {
 }
 
 #[test]
-fn a_lost_gpu_shows_what_it_was() {
+fn a_lost_gpu_shows_its_last_state() {
     let mut gpus = FakeGpus::new(&["H100-80GB"]);
     gpus.create(&uuid(0), instance("1g.10gb", 0, 1), None).unwrap();
     gpus.set_lost(0, true);

@@ -42,7 +42,7 @@ fn count(world: &World, action: &Action) -> usize {
 }
 
 #[test]
-fn limits_are_set_and_read_back_of_daemon_and_server_before_it_serves() {
+fn a_daemon_serves_only_after_its_limits_were_set_and_read_back() {
     let mut world = World::new(Timings::default());
     let mut daemon = Daemon::new(world.now, world.timings.clone());
     let want = wanted(10, 14, true);
@@ -112,7 +112,7 @@ fn limits_change_under_clients_without_a_restart() {
 }
 
 #[test]
-fn a_limit_that_does_not_take_is_never_called_served() {
+fn a_limit_without_effect_is_never_reported_as_served() {
     let (mut world, mut daemon) = settled(&wanted(10, 14, false));
     world.faults.ignored = u32::MAX;
     daemon.want(world.now, Some(wanted(20, 14, false)));
@@ -129,7 +129,7 @@ fn a_limit_that_does_not_take_is_never_called_served() {
 }
 
 #[test]
-fn a_server_of_clients_that_came_before_the_limits_goes() {
+fn a_server_that_started_before_the_limits_is_shut_down() {
     let mut world = World::new(Timings::default());
     let mut daemon = Daemon::new(world.now, world.timings.clone());
     let want = wanted(10, 14, false);
@@ -173,7 +173,7 @@ fn three_failed_probes_in_a_row_are_a_hang_and_fewer_are_not() {
 }
 
 #[test]
-fn a_daemon_that_does_not_answer_is_killed_only_when_no_process_of_a_pod_is_left() {
+fn an_unresponsive_daemon_is_killed_only_after_the_pods_processes_have_ended() {
     let idle = wanted(10, 14, false);
     let in_use = Wanted { in_use: true, ..idle.clone() };
     // It hangs while the agent watches it, or before the agent was started.
@@ -208,7 +208,7 @@ fn a_daemon_that_does_not_answer_is_killed_only_when_no_process_of_a_pod_is_left
 }
 
 #[test]
-fn an_ended_daemon_is_started_anew_ever_more_slowly_until_one_stays() {
+fn an_ended_daemon_is_restarted_with_backoff_until_one_stays() {
     let (mut world, mut daemon) = settled(&wanted(10, 14, true));
     let (mut pauses, mut ill) = (Vec::new(), Vec::new());
     for _ in 0..8 {
@@ -267,7 +267,7 @@ fn a_fault_ends_with_its_clients_or_with_its_server() {
 }
 
 #[test]
-fn an_adopted_daemon_with_the_right_limits_is_asked_and_told_nothing() {
+fn an_adopted_daemon_with_the_right_limits_is_not_changed() {
     let (mut world, _) = settled(&wanted(10, 14, true));
     world.connect(7);
     world.actions.clear();
@@ -282,7 +282,7 @@ fn an_adopted_daemon_with_the_right_limits_is_asked_and_told_nothing() {
 }
 
 #[test]
-fn what_is_not_wanted_quits_and_leaves_the_default_mode() {
+fn an_unwanted_daemon_quits_and_leaves_the_default_mode() {
     let (mut world, mut daemon) = settled(&wanted(10, 14, true));
     daemon.want(world.now, None);
     assert_eq!(daemon.status().state, State::Stopping);
@@ -438,7 +438,7 @@ proptest! {
     /// Whatever happens, `Serving` is reported only with limits that hold, and everything settles some time after the
     /// last fault.
     #[test]
-    fn serving_is_only_said_of_limits_that_hold_and_all_settles(blows in proptest::collection::vec(blows(), 1..40)) {
+    fn serving_means_that_limits_hold_and_everything_settles(blows in proptest::collection::vec(blows(), 1..40)) {
         let world = World::new(Timings::default());
         let daemon = Daemon::new(world.now, world.timings.clone());
         let mut play = Play { world, daemon, want: None };
@@ -463,7 +463,7 @@ proptest! {
 }
 
 #[test]
-fn a_compute_mode_that_is_refused_is_tried_again_soon_and_then_ever_less_often() {
+fn a_refused_compute_mode_is_retried_with_backoff() {
     let timings = Timings::default();
     let mut daemon = Daemon::new(Instant::now(), timings.clone());
     let mut now = daemon.mode_at;

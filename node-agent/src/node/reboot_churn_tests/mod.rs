@@ -241,13 +241,13 @@ fn upheavals(tally: &Tally) -> u64 {
 }
 
 #[test]
-fn whatever_happens_to_a_node_nothing_held_is_lost_and_in_the_end_all_agree() {
+fn no_held_device_is_lost_and_in_the_end_gpus_status_and_kubelet_agree() {
     let tally = lives(false, |tally| upheavals(tally) >= 400);
     println!("{tally:?}");
 }
 
 #[test]
-fn the_same_holds_under_names_that_tell_no_kind() {
+fn the_same_holds_under_neutral_names() {
     let tally = lives(true, |tally| upheavals(tally) >= 400);
     println!("{tally:?}");
 }

@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_failed_for_good_may_be_tried_once_in_a_while() {
+    fn a_step_that_has_failed_for_good_may_be_tried_again_after_a_while() {
         let (mut retries, start, a_while) = (Retries::default(), Instant::now(), Duration::from_mins(1));
         for _ in 0..TRIES_LIMIT {
             assert!(
@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn a_busy_gpu_is_waited_for_longer() {
+    fn a_step_on_a_busy_gpu_is_tried_more_often() {
         let (mut retries, start) = (Retries::default(), Instant::now());
         for _ in 1..BUSY_TRIES_LIMIT {
             retries.failed("s1", GpuError::Busy(kerf_nvml::Holders::default()), start);
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_out_of_reach_fails_after_a_a_whileand_not_if_the_way_clears() {
+    fn an_unreachable_slice_fails_after_a_timeout_unless_it_becomes_reachable() {
         let (mut retries, start) = (Retries::default(), Instant::now());
         assert!(retries.unreachable(&["s1"], UNREACHABLE_TIMEOUT, start).is_empty());
         assert_eq!(retries.next(start), Some(start + UNREACHABLE_TIMEOUT));

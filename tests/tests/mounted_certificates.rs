@@ -131,10 +131,11 @@ async fn a_mounted_certificate_is_reloaded_under_load_and_a_bad_one_is_ignored()
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_replica_is_not_ready_while_its_mounted_certificate_is_expired() -> anyhow::Result<()> {
+    let mut scene = AdmissionScene::start().await?;
+    // The certificate is made once the control plane runs, because it must not end before the replica is ready.
     let (short, next) = (Made::ending_in("short", Duration::from_secs(20))?, Made::new("next")?);
     let volume = SecretVolume::mount(&short.content())?;
     let flag = format!("--tls-dir={}", volume.path().display());
-    let mut scene = AdmissionScene::start().await?;
     scene.add_replica(&[&flag, "--grace=1s"]).await?;
     let mut stage = Stage { scene, volume };
     stage.is_ready(false).await?;

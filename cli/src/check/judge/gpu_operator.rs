@@ -1,4 +1,4 @@
-//! NVIDIA's GPU Operator, before kerf is installed. Its ClusterPolicy shows whether it provides the driver and the
+//! NVIDIA's GPU Operator, before kerf is installed. Its `ClusterPolicy` shows whether it provides the driver and the
 //! container toolkit, and so which values kerf's chart needs beside it.
 //!
 //! The effects of a `ClusterPolicy` are taken from the operator's source (v26.7): `controllers/object_controls.go`,

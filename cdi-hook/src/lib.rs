@@ -8,12 +8,12 @@
 //! A `createContainer` hook runs as root on the host, and strangers write the container's file system. NVIDIA's hook
 //! runs the host's `ldconfig` on it, in namespaces of its own. This one executes nothing:
 //! - It reads one file and writes one file. It opens both below a descriptor of the container's root by `openat2` with
-//! `RESOLVE_IN_ROOT` and `RESOLVE_NO_XDEV`, so that neither a link nor a race leads out of the root, nor into a volume,
-//! which may be a folder of the host's.
+//!   `RESOLVE_IN_ROOT` and `RESOLVE_NO_XDEV`, so that neither a link nor a race leads out of the root, nor into a volume,
+//!   which may be a folder of the host's.
 //! - The program is static, so no loader reads `LD_PRELOAD`. The CDI specification gives it an environment of its own.
 //! - The cache is parsed in safe code, with a limit on its size. A cache that cannot be parsed stays as it is.
 //! - It needs no `ldconfig` on the host. The image's own entries keep their order, so that an image loads the same
-//! libraries as before.
+//!   libraries as before.
 #![forbid(unsafe_code)]
 
 mod cache;

@@ -224,7 +224,7 @@ fn on_a_static_node_the_devices_of_the_victims_count_as_free() {
     let plain = Candidate { ask: Err(Refusal::NotAdmitted), devices: devices.clone(), ..pod("q", HALF) };
     for p in [of_kerf, plain] {
         let mut index = ClusterIndex::new(1, Terms::default());
-        index.nodes().show_static("n".into(), Some(replicas()));
+        index.nodes().show_static(&"n".into(), Some(replicas()));
         let holder = |name| Candidate { devices: devices.clone(), ..pod(name, HALF) };
         index.show_pod(known(&holder("a"), Some("n")));
         assert_eq!(answer(&mut index, &p, "n", &["cpu"]), Ok(()), "{}: one is free", p.key);
@@ -233,7 +233,7 @@ fn on_a_static_node_the_devices_of_the_victims_count_as_free() {
         assert_eq!(answer(&mut index, &p, "n", &["cpu", "b"]), Ok(()), "{}", p.key);
         index.show_pod(KnownPod { deleting: true, ..known(&holder("a"), Some("n")) });
         assert_eq!(answer(&mut index, &p, "n", &["cpu"]), Ok(()), "{}: one is leaving", p.key);
-        index.nodes().show_static("n".into(), Some(StaticNode { is_changing: true, ..replicas() }));
+        index.nodes().show_static(&"n".into(), Some(StaticNode { is_changing: true, ..replicas() }));
         assert_eq!(answer(&mut index, &p, "n", &["b"]), Err(Refusal::LayoutChanging.into()), "{}", p.key);
     }
 }

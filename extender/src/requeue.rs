@@ -139,7 +139,7 @@ mod tests {
                 false,
             );
             let _agent = Agent::connected(index, "n");
-            index.nodes().show_static("s".into(), Some(static_node(&[], &[("gpu", 8)])));
+            index.nodes().show_static(&"s".into(), Some(static_node(&[], &[("gpu", 8)])));
         });
         tokio::spawn(run(term.clone()));
         tokio::spawn(timers::run(term.clone()));

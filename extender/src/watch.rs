@@ -113,7 +113,7 @@ fn tell_node(cluster: &Cluster, event: Event<NodeView>) {
             let allocatable = node.allocatable().map(Compute::of).unwrap_or_default();
             nodes.objects().set_closed(node.name(), node.is_shut());
             nodes.objects().set_allocatable(node.name(), Some(allocatable));
-            nodes.show_static(node.name(), node.static_node());
+            nodes.show_static(&node.name(), node.static_node());
             nodes.objects().set_taints(node.name(), node.taints().to_vec());
             nodes.show_user_namespaces(&node.name(), node.has_user_namespaces());
             nodes.objects().set_labels(node.name(), Some(node.metadata.labels.unwrap_or_default()));
@@ -122,7 +122,7 @@ fn tell_node(cluster: &Cluster, event: Event<NodeView>) {
             let (node, mut nodes) = (node.into_machine(), index.nodes());
             nodes.objects().set_closed(node.name(), false);
             nodes.objects().set_allocatable(node.name(), None);
-            nodes.show_static(node.name(), None);
+            nodes.show_static(&node.name(), None);
             nodes.objects().set_taints(node.name(), Vec::new());
             nodes.show_user_namespaces(&node.name(), true);
             nodes.objects().set_labels(node.name(), None);

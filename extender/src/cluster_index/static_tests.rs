@@ -42,7 +42,7 @@ fn mps() -> StaticNode {
 fn cluster(nodes: &[(&str, StaticNode)]) -> ClusterIndex {
     let mut index = ClusterIndex::new(1, Terms::default());
     for (name, node) in nodes {
-        index.nodes().show_static(NodeName::new(*name), Some(node.clone()));
+        index.nodes().show_static(&NodeName::new(*name), Some(node.clone()));
     }
     index.nodes().end_gpu_node_list();
     index.end_pod_list();
@@ -125,7 +125,7 @@ fn no_pod_is_placed_on_a_node_while_its_layout_changes() {
     let mut index = cluster(&[("n", mps())]);
     let (early, late) = (ten("early"), ten("late"));
     reserve(&mut index, &early, "n").unwrap();
-    index.nodes().show_static("n".into(), Some(StaticNode { is_changing: true, ..mps() }));
+    index.nodes().show_static(&"n".into(), Some(StaticNode { is_changing: true, ..mps() }));
     assert_eq!(
         reserve(&mut index, &early, "n"),
         Err(Refusal::LayoutChanging.into()),
@@ -136,7 +136,7 @@ fn no_pod_is_placed_on_a_node_while_its_layout_changes() {
         let filtered = filter(&mut index, pod, &["n"], Instant::now());
         assert_eq!(refusals(&filtered), [Refusal::LayoutChanging], "{}", pod.key);
     }
-    index.nodes().show_static("n".into(), Some(mps()));
+    index.nodes().show_static(&"n".into(), Some(mps()));
     let called = index.requeue(Instant::now());
     assert!(called.iter().any(|(_, key)| *key == late.key), "nobody tells the pod that waits: {called:?}");
     assert_eq!(filter(&mut index, &late, &["n"], Instant::now()).fitting, ["n"]);
@@ -404,7 +404,7 @@ fn a_pending_pod_is_requeued_when_a_device_is_free_again() {
     index.show_pod(kerfs(&next, None));
     assert!(filter(&mut index, &next, &["n"], now).fitting.is_empty());
     index.requeue(now);
-    index.nodes().show_static("n".into(), Some(static_node(&[], &[("gpu", 2)])));
+    index.nodes().show_static(&"n".into(), Some(static_node(&[], &[("gpu", 2)])));
     assert_eq!(index.requeue(now).len(), 1);
 }
 

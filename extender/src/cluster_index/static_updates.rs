@@ -18,18 +18,18 @@ impl NodeUpdates<'_> {
         if let Some(shown) = self.objects.end_list() {
             let names = self.static_nodes.names().filter(|name| !shown.contains(*name));
             for name in names.cloned().collect::<Vec<_>>() {
-                self.show_static(name, None);
+                self.show_static(&name, None);
             }
         }
     }
 
     /// Updates what a Node offers by NVIDIA's device plugin; `None` if the Node is gone, or offers nothing of the kind.
-    pub fn show_static(&mut self, name: NodeName, node: Option<StaticNode>) {
-        self.objects.add_to_list(&name);
-        if self.static_nodes.show(&name, node) {
+    pub fn show_static(&mut self, name: &NodeName, node: Option<StaticNode>) {
+        self.objects.add_to_list(name);
+        if self.static_nodes.show(name, node) {
             // A node that appears while devices may be stale makes a new list necessary.
             self.effects.progress |= self.static_nodes.are_unread();
-            self.static_changed(&name);
+            self.static_changed(name);
         }
     }
 

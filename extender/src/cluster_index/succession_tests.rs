@@ -17,7 +17,7 @@ fn successor(former: Former, start: Instant, told: Option<u64>) -> ClusterIndex 
     index.nodes().static_nodes().succeed(former, start);
     index.nodes().end_gpu_node_list();
     index.end_pod_list();
-    index.nodes().show_static("s".into(), Some(static_node(&[], &[("gpu", 8)])));
+    index.nodes().show_static(&"s".into(), Some(static_node(&[], &[("gpu", 8)])));
     index.rise_over(told);
     index
 }
@@ -57,6 +57,6 @@ fn a_vanished_leader_leaves_nothing_under_way_without_static_nodes() {
     index.nodes().end_gpu_node_list();
     index.end_pod_list();
     assert!(index.leaves_nothing_under_way());
-    index.nodes().show_static("s".into(), Some(static_node(&[], &[("gpu", 8)])));
+    index.nodes().show_static(&"s".into(), Some(static_node(&[], &[("gpu", 8)])));
     assert!(!index.leaves_nothing_under_way());
 }

@@ -56,7 +56,7 @@ fn a_leader_answers_only_after_all_lists() {
 #[test]
 fn static_nodes_are_closed_until_nodes_and_pods_were_listed_in_the_term() {
     let mut index = ClusterIndex::following(Terms::default());
-    index.nodes().show_static("s".into(), Some(static_node(&[], &[("gpu", 8)])));
+    index.nodes().show_static(&"s".into(), Some(static_node(&[], &[("gpu", 8)])));
     index.nodes().end_gpu_node_list();
     index.end_pod_list();
     let refusal =
@@ -101,7 +101,7 @@ fn a_leaders_epoch_is_above_every_epoch_that_its_replica_has_seen() {
 fn the_end_of_a_term_drops_all_state_of_a_leader() {
     let mut index = follower();
     connect(&mut index);
-    index.nodes().show_static("s".into(), Some(static_node(&[], &[("gpu", 8)])));
+    index.nodes().show_static(&"s".into(), Some(static_node(&[], &[("gpu", 8)])));
     index.lead(1);
     index.nodes().set_static_nodes_read();
     index.take_over();

@@ -36,7 +36,7 @@ fn keeper(api: &Arc<ApiStandIn>) -> Keeper {
         CancellationToken::new(),
     );
     term.with(|index| {
-        index.nodes().show_static("n".into(), Some(static_node(&[], &[("gpu", 4)])));
+        index.nodes().show_static(&"n".into(), Some(static_node(&[], &[("gpu", 4)])));
         index.nodes().end_gpu_node_list();
         index.end_pod_list();
     });
@@ -180,7 +180,7 @@ async fn static_nodes_are_closed_until_a_new_leader_knows_whose_mig_devices_are_
     let theirs: SlicedPod = serde_json::from_value(pod()).unwrap();
     keeper.term.with(|index| {
         index.nodes().static_nodes().await_changes();
-        index.nodes().show_static("m".into(), Some(static_node(&[], &[("gpu", 4)])));
+        index.nodes().show_static(&"m".into(), Some(static_node(&[], &[("gpu", 4)])));
         index.nodes().show_unlabelled(&KnownPod { node: Some("n".into()), ..theirs.into() });
     });
     renaming(&api);
@@ -204,7 +204,7 @@ async fn static_nodes_begin_closed_only_if_layouts_are_applied() {
         let stop = CancellationToken::new();
         let term = Term::new(api.client(), metrics, 1, Terms::default(), policies, stop);
         assert_ne!(begins(&term, RightsArgs { moves: true, recreate: None, layouts }), is_open);
-        term.with(|index| index.nodes().show_static("n".into(), Some(static_node(&[], &[("gpu", 4)]))));
+        term.with(|index| index.nodes().show_static(&"n".into(), Some(static_node(&[], &[("gpu", 4)]))));
         assert_eq!(term.with(|index| index.preemption().serves_reserved(&"n".into()).is_ok()), is_open);
     }
 }

@@ -221,7 +221,7 @@ fn on_static_nodes() -> anyhow::Result<()> {
     let mut index = SupplyIndex::default();
     for node in &nodes {
         let machine: Machine = serde_json::from_value(node.clone())?;
-        index.show_static(&machine.name(), machine.static_node());
+        index.show_static(machine.name(), machine.static_node());
         index.show_user_namespaces(&machine.name(), machine.has_user_namespaces());
     }
     let file = tempfile::NamedTempFile::new()?;

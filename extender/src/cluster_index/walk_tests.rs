@@ -413,7 +413,8 @@ impl World {
                 let has = reserved(agent.node.ledger.desired(), uid).count();
                 let expected = if name == node { usize::try_from(wanted).unwrap() } else { 0 };
                 let is_leaving = name != node && self.is_leaving(uid, name);
-                assert!(has == expected || is_leaving, "{} is bound with its slices", pod.candidate.key);
+                let key = &pod.candidate.key;
+                assert!(has == expected || is_leaving, "{key}, bound on {node}, has {has} slices on {name}");
             }
         }
     }

@@ -2,7 +2,7 @@
 
 use super::effects::{Effects, ReleaseReason, Released};
 use super::leadership::Leadership;
-use super::managed_nodes::{ManagedNodes, NodeCopy, Proposed};
+use super::managed_nodes::{ManagedNodes, NodeCopy, Proposed, Settled};
 use super::node_objects::NodeObjects;
 use super::pods::Pods;
 use super::quotas::{Quotas, with_slices};
@@ -200,9 +200,12 @@ impl NodeUpdates<'_> {
 
     /// Updates what depends on a managed node's state.
     pub(super) fn settle(&mut self, name: &NodeName) {
-        let Some(unknown) = self.managed.settle(name, self.pods) else { return };
+        let Some(Settled { unknown, surplus }) = self.managed.settle(name, self.pods) else { return };
         if self.leadership.leads() {
             self.effects.unconfirmed.extend(unknown);
+        }
+        for uid in surplus {
+            self.release_on(name, &uid, ReleaseReason::NodeUnusable);
         }
         self.charge(name);
         self.changed(name);

@@ -461,7 +461,7 @@ fn check_at_rest(world: &mut World) {
             assert_eq!((copied.shape, uid(copied)), (slice.shape, uid(slice.into())));
         }
         assert_eq!(shown.wanted().count(), ledger.slices.len());
-        assert!(shown.left.is_empty(), "nobody has left that has something");
+        assert!(shown.left.is_empty(), "pods that left still have slices here");
     }
     world.astray.clear();
     world.check();
@@ -524,4 +524,26 @@ fn the_walks_do_bind_pods() {
     // At least: one whole GPU or the small slices on it, and one of the two kinds of share, also for pods with a
     // neutral name.
     assert!(world.bindings >= 6, "{} bound", world.bindings);
+}
+
+#[test]
+fn a_reservation_whose_release_was_lost_is_released_when_its_agent_is_back() {
+    let mut world = World::new();
+    world.take(&Step::Create { ask: 7, count: 1, team: false });
+    let uid = world.pick(0).unwrap();
+    let bind = |world: &mut World| {
+        let chosen = world.pods[&uid].sent.clone().unwrap();
+        let node = (0..NODES.len()).find(|node| name(*node) == chosen).unwrap();
+        world.take(&Step::Bind { pod: 0 });
+        world.take(&Step::Deliver { node });
+        node
+    };
+    let first = bind(&mut world);
+    world.take(&Step::Silence { node: first, is_silent: true });
+    let second = bind(&mut world);
+    assert_ne!(first, second);
+    world.take(&Step::Reconnect { node: first });
+    assert_eq!(world.index.place_of(&uid), Some(&name(second)));
+    world.take(&Step::Delete { pod: 0 });
+    check_at_rest(&mut world);
 }

@@ -44,6 +44,15 @@ pub struct ManagedNodes {
     list: List<NodeName>,
 }
 
+/// What is to be done about reservations that a node's agent reports.
+#[derive(Debug, Default)]
+pub(super) struct Settled {
+    /// Pods that are not known, although all pods were listed.
+    pub(super) unknown: Vec<PodUid>,
+    /// Pods that have a reservation on another node as well.
+    pub(super) surplus: Vec<PodUid>,
+}
+
 impl ManagedNodes {
     /// No nodes. `terms` are the weights by which places are valued.
     pub(super) fn new(terms: Terms) -> Self {
@@ -227,9 +236,8 @@ impl ManagedNodes {
         }
     }
 
-    /// Updates what depends on a node's state. Returns the pods with a reservation that the agent reports and that are
-    /// not known, although all pods were listed. `None` if there is no such node.
-    pub(super) fn settle(&mut self, name: &NodeName, pods: &Pods) -> Option<Vec<PodUid>> {
+    /// Updates what depends on a node's state. `None` if there is no such node.
+    pub(super) fn settle(&mut self, name: &NodeName, pods: &Pods) -> Option<Settled> {
         let node = self.nodes.get_mut(name)?;
         let mut reserved_pods = node.reserved_pods_now();
         node.forget_left(&reserved_pods);
@@ -241,7 +249,7 @@ impl ManagedNodes {
                 self.reservations.remove(uid);
             }
         }
-        let mut unknown = Vec::new();
+        let mut settled = Settled::default();
         for uid in reserved_pods.difference(&node.reserved_pods) {
             let pod = pods.get(uid);
             // A pod that is bound elsewhere has left this node.
@@ -251,7 +259,15 @@ impl ManagedNodes {
             // The end of a pod that ended earlier, for example while the agent was not connected, is reported by no
             // event.
             if pod.is_none() && pods.are_listed() && node.reports_reservation(uid) {
-                unknown.push(uid.clone());
+                settled.unknown.push(uid.clone());
+            }
+            // Its release was lost, and the pod was sent to another node since. Otherwise that node's reservation would
+            // belong to no place.
+            let is_elsewhere = self.reservations.get(uid).is_some_and(|place| place != name);
+            let is_bound = pod.is_some_and(|pod| pod.node.is_some());
+            if is_elsewhere && !is_bound && node.reports_unmarked(uid) {
+                settled.surplus.push(uid.clone());
+                continue;
             }
             self.reservations.insert(uid.clone(), name.clone());
         }
@@ -260,7 +276,7 @@ impl ManagedNodes {
         node.reserved_pods = reserved_pods;
         node.join(&mut self.fleet);
         self.nodes.touch(name);
-        Some(unknown)
+        Some(settled)
     }
 
     /// The copy of a node's ledger, if its agent is connected.

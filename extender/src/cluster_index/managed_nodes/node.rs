@@ -164,6 +164,13 @@ impl IndexedNode {
         reservations.any(|reservation| reservation.uid == *uid)
     }
 
+    /// Whether its agent reports a reservation of the pod, and that no Binding of it can have been made.
+    pub(super) fn reports_unmarked(&self, uid: &PodUid) -> bool {
+        let reservations = self.status.slices.iter().filter_map(|slice| slice.reservation.as_ref());
+        let mut own = reservations.filter(|reservation| reservation.uid == *uid).peekable();
+        own.peek().is_some() && own.all(|reservation| !reservation.binding)
+    }
+
     /// Forgets the pods that left and no longer have anything here.
     pub(super) fn forget_left(&mut self, reserved_pods: &BTreeSet<PodUid>) {
         let holders = self.status.slices.iter().filter_map(|slice| Some(slice.holder.as_ref()?.key()));

@@ -41,5 +41,5 @@ fn switch(gpu: &ObservedGpu, mig: bool, plan: &mut Plan) {
 }
 
 #[cfg(test)]
-#[path = "tests.rs"]
+#[path = "propose_tests.rs"]
 mod tests;

@@ -26,7 +26,7 @@ struct Removal {
 const REMOVALS: [Removal; 10] = [
     Removal {
         check: "a name is of a kind that the policy allows",
-        file: "core/src/policy/choose.rs",
+        file: "core/src/policy/choose/mod.rs",
         from: "if !self.kinds.contains(&kind) || strongest_class(resource) < self.class {",
         to: "if false {",
     },
@@ -80,7 +80,7 @@ const REMOVALS: [Removal; 10] = [
     },
     Removal {
         check: "a policy's largest size is the largest",
-        file: "core/src/policy/choose.rs",
+        file: "core/src/policy/choose/mod.rs",
         from: "(_, Some(max)) if size > max => Err(Denied::TooLarge",
         to: "(_, Some(max)) if size > max && size > LARGEST_SIZE => Err(Denied::TooLarge",
     },

@@ -113,5 +113,4 @@ fn trouble(pod: &k8s_openapi::api::core::v1::Pod) -> String {
 }
 
 #[cfg(test)]
-#[path = "tests.rs"]
 mod tests;

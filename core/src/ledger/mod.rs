@@ -172,7 +172,6 @@ fn reserved_elsewhere<'s>(
 }
 
 #[cfg(test)]
-#[path = "ledger_tests.rs"]
 mod tests;
 
 #[cfg(test)]

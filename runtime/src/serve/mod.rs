@@ -171,5 +171,4 @@ fn builder(is_http2: bool) -> Builder<TokioExecutor> {
 }
 
 #[cfg(test)]
-#[path = "serve_tests.rs"]
 mod tests;

@@ -464,5 +464,4 @@ impl Entry {
 }
 
 #[cfg(test)]
-#[path = "node_tests.rs"]
 mod tests;

@@ -256,5 +256,4 @@ pub struct BindResult {
 }
 
 #[cfg(test)]
-#[path = "wire_tests.rs"]
 mod tests;

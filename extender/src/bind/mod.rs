@@ -240,7 +240,6 @@ impl Bind {
 }
 
 #[cfg(test)]
-#[path = "bind_tests.rs"]
 mod stream_tests;
 #[cfg(test)]
 mod tests {

@@ -171,5 +171,4 @@ fn json<T: Serialize + ?Sized>(answer: &T) -> Response {
 }
 
 #[cfg(test)]
-#[path = "routes_tests.rs"]
 mod tests;

@@ -272,5 +272,4 @@ fn failed(step: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Checkpoi
 }
 
 #[cfg(test)]
-#[path = "checkpoint_tests.rs"]
 pub(crate) mod tests;

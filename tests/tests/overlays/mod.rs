@@ -14,7 +14,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-#[path = "overlays/managed.rs"]
 mod managed;
 
 /// What `kubectl kustomize` builds from a folder below `deploy`.

@@ -264,5 +264,4 @@ fn unless_gone(result: Result<(), kube::Error>) -> Result<(), String> {
 }
 
 #[cfg(test)]
-#[path = "leave_tests.rs"]
 mod tests;

@@ -188,5 +188,4 @@ fn ware<'a>(slice: &'a ExistingSlice, bindings: &Bindings) -> Ware<'a> {
 }
 
 #[cfg(test)]
-#[path = "offer_tests.rs"]
 mod tests;

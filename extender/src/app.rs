@@ -6,15 +6,16 @@ use crate::certificates::Certificates;
 use crate::cluster::Cluster;
 use crate::cluster_index::{ClusterIndex, Limits};
 use crate::collector::TermCollector;
+use crate::controllers::{
+    another_kind, confirm, former_epoch, fresh, node_policies, plugin_layout, requeue, timers,
+};
 use crate::leader::{Candidate, Held, LeaseSettings, OwnPod};
 use crate::metrics::Metrics;
 use crate::policy_source::PolicySource;
-use crate::routes::{self, Shared};
+use crate::scheduling::routes::{self, Shared};
 use crate::seen_nodes::SeenNodes;
 use crate::term::{CurrentTerm, Term};
-use crate::{
-    another_kind, confirm, former_epoch, fresh, node_policies, plugin_layout, requeue, timers, watch,
-};
+use crate::watch;
 use anyhow::Context;
 use kerf_core::packing::Terms;
 use kerf_runtime::admin::{self, Readiness};
@@ -359,8 +360,8 @@ impl Replica {
 mod tests {
     use super::*;
     use crate::api_stand_in::ApiStandIn;
-    use crate::bind::bind;
-    use crate::binding::Bind;
+    use crate::scheduling::bind::bind;
+    use crate::scheduling::binding::Bind;
     use clap::Parser;
     use http::Method;
     use kerf_core::names::PodKey;

@@ -5,7 +5,7 @@
 //! sent to the same last free place, and one of them into a backoff. It is a guess and no reservation: it is stored
 //! nowhere, it ends by itself, and a bind ignores it.
 
-use crate::ask::Ask;
+use crate::objects::ask::Ask;
 use crate::usage::{Entry, Usage};
 use hashbrown::HashMap;
 use kerf_core::contract::{GpuNodeSpec, GpuNodeStatus, PassedKind, SliceState};

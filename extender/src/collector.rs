@@ -216,7 +216,7 @@ fn gauges<L: EncodeLabelSet, V: EncodeGaugeValue>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::pod::Counted;
+    use crate::objects::pod::Counted;
     use kerf_core::kind::Kind;
 
     fn pod(name: &str, reason: PendingReason) -> Pending {

@@ -1,7 +1,7 @@
 //! The Nodes that layouts may concern, as the watch shows them. They are kept for the process's life, so that a new
 //! leader begins with them and then receives their changes.
 
-use crate::node_view::{NodeView, is_of_interest};
+use crate::objects::node_view::{NodeView, is_of_interest};
 use kerf_core::names::NodeName;
 use kerf_core::plugin_layout::SeenNode;
 use kube::runtime::watcher::Event;

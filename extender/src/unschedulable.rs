@@ -13,7 +13,7 @@
 //!
 //! A requeue may fail. The pod is then requeued again, after pauses that grow, so that it does not block other pods.
 
-use crate::ask::Ask;
+use crate::objects::ask::Ask;
 use hashbrown::HashMap;
 use kerf_core::names::{NodeName, PodKey, PodUid};
 use std::collections::{BTreeMap, BTreeSet};

@@ -9,10 +9,10 @@
 //! found.
 
 use crate::cluster::Cluster;
-use crate::compute::Compute;
-use crate::gpu_node_view::GpuNodeView;
-use crate::node_view::NodeView;
-use crate::pod::{KnownPod, SlicedPod};
+use crate::objects::compute::Compute;
+use crate::objects::gpu_node_view::GpuNodeView;
+use crate::objects::node_view::NodeView;
+use crate::objects::pod::{KnownPod, SlicedPod};
 use crate::relist::List;
 use futures::{Stream, StreamExt};
 use jiff::Timestamp;

@@ -3,7 +3,7 @@
 use super::super::tests::{index, known};
 use crate::cluster_index::ClusterIndex;
 use crate::metric_labels::PendingReason;
-use crate::pod::KnownPod;
+use crate::objects::pod::KnownPod;
 use kerf_core::contract::{ConditionStatus, GpuNodeStatus};
 use kerf_core::kind::Kind;
 use kerf_core::testing::node_status;

@@ -1,8 +1,8 @@
 //! Whether a pod whose resource name fixes its kind could be served by another kind of its class.
 
 use super::scheduling::Scheduling;
-use crate::ask::Ask;
-use crate::pod::KnownPod;
+use crate::objects::ask::Ask;
+use crate::objects::pod::KnownPod;
 use hashbrown::HashMap;
 use kerf_core::contract::{ContainerRequest, RequestDocument, RootProcesses};
 use kerf_core::kind::Kind;

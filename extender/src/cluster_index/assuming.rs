@@ -3,8 +3,8 @@
 use super::managed_nodes::ManagedNodes;
 use super::quotas::Quotas;
 use super::static_nodes::StaticNodes;
-use crate::ask::Ask;
 use crate::assumed::{AssumedPod, AssumedPods};
+use crate::objects::ask::Ask;
 use crate::unschedulable::Unschedulable;
 use crate::usage::Entry;
 use kerf_core::ledger::OwnerInEpoch;

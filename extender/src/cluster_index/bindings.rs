@@ -5,7 +5,7 @@
 //! made. But no request outlives its time in the API server. After that time the API server's state of the pod is the
 //! outcome.
 
-use crate::ask::Ask;
+use crate::objects::ask::Ask;
 use hashbrown::{HashMap, HashSet};
 use kerf_core::contract::PassedKind;
 use kerf_core::ledger;

@@ -3,8 +3,8 @@
 use super::managed_nodes::{IndexedNode, ManagedNodes};
 use super::node_objects::NodeObjects;
 use super::pods::Pods;
-use crate::ask::Ask;
 use crate::assumed::AssumedPods;
+use crate::objects::ask::Ask;
 use kerf_core::contract::{ContainerRequest, GpuStatus, RequestDocument};
 use kerf_core::kind::Kind;
 use kerf_core::names::{GpuUuid, NodeName, PodUid};

@@ -4,8 +4,8 @@
 use super::list::List;
 use super::node_labels::NodeLabels;
 use super::unlabelled_pods::UnlabelledPods;
-use crate::compute::Compute;
-use crate::pod::KnownPod;
+use crate::objects::compute::Compute;
+use crate::objects::pod::KnownPod;
 use crate::shared::Shared;
 use hashbrown::{HashMap, HashSet};
 use k8s_openapi::api::core::v1::Taint;

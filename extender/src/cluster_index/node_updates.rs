@@ -7,7 +7,7 @@ use super::node_objects::NodeObjects;
 use super::pods::Pods;
 use super::quotas::{Quotas, with_slices};
 use super::static_nodes::StaticNodes;
-use crate::pod::KnownPod;
+use crate::objects::pod::KnownPod;
 use crate::unschedulable::Unschedulable;
 use kerf_core::names::{NodeName, PodUid};
 use kerf_core::policy::Policies;

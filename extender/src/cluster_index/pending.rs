@@ -2,9 +2,9 @@
 
 use super::scheduling::Scheduling;
 use super::statistics::Statistics;
-use crate::ask::Ask;
 use crate::metric_labels::PendingReason;
-use crate::pod::{Counted, KnownPod};
+use crate::objects::ask::Ask;
+use crate::objects::pod::{Counted, KnownPod};
 use hashbrown::HashMap;
 use kerf_core::contract::RequestDocument;
 use kerf_core::names::PodUid;

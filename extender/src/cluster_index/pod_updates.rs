@@ -7,7 +7,7 @@ use super::ClusterIndex;
 use super::effects::ReleaseReason;
 use super::managed_nodes::only_slice;
 use super::static_nodes::PodWatch;
-use crate::pod::KnownPod;
+use crate::objects::pod::KnownPod;
 use kerf_core::names::{NodeName, PodKey, PodUid};
 use std::time::Instant;
 

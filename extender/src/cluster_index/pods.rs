@@ -1,9 +1,9 @@
 //! The pods with kerf's label: which exist, which have ended, and which the watch does not show.
 
 use super::list::List;
-use crate::pod::KnownPod;
+use crate::objects::pod::KnownPod;
+use crate::objects::template::Template;
 use crate::shared::Shared;
-use crate::template::Template;
 use hashbrown::{HashMap, HashSet};
 use kerf_core::names::{NodeName, PodKey, PodUid};
 

@@ -8,8 +8,8 @@ use super::managed_nodes::{IndexedNode, ManagedNodes, charge};
 use super::pods::Pods;
 use super::quotas::Quotas;
 use super::static_nodes::StaticNodes;
-use crate::ask::Ask;
 use crate::assumed::{AssumedPods, Leaving};
+use crate::objects::ask::Ask;
 use hashbrown::HashSet;
 use kerf_core::contract::{
     GpuNodeSpec, GpuNodeStatus, Holder, Reservation, SliceState, SliceStatus, Wanted, WantedSlice,

@@ -3,8 +3,8 @@
 
 use super::node_objects::NodeObjects;
 use super::scheduling::Scheduling;
-use crate::ask::Ask;
 use crate::destinations::is_tainted_for;
+use crate::objects::ask::Ask;
 use hashbrown::HashSet;
 use k8s_openapi::api::core::v1::Toleration;
 use kerf_core::contract::PassedKind;

@@ -3,7 +3,7 @@
 use super::super::scene::Scene;
 use super::super::tests::uid;
 use super::*;
-use crate::filter::tests::{neutral_cluster, of_kinds};
+use crate::scheduling::filter::tests::{neutral_cluster, of_kinds};
 use k8s_openapi::api::core::v1::Taint;
 use kerf_core::names::PodKey;
 use kerf_core::packing::plans;

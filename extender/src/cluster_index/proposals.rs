@@ -2,8 +2,8 @@
 
 use super::managed_nodes::{IndexedNode, Proposed, charge};
 use super::reserving::{Reserving, Unreservable};
-use crate::ask::Ask;
 use crate::assumed::KindChoice;
+use crate::objects::ask::Ask;
 use kerf_core::contract::GpuNodeStatus;
 use kerf_core::ledger::{Owner, Proposal};
 use kerf_core::names::{NodeName, PodKey, PodUid};

@@ -1,10 +1,10 @@
 use super::scene::Scene;
 use super::*;
-use crate::ask::Ask;
 use crate::assumed::LIFETIME;
-use crate::filter::{Candidate, Filtered, filter};
-use crate::pod::KnownPod;
-use crate::template::Template;
+use crate::objects::ask::Ask;
+use crate::objects::pod::KnownPod;
+use crate::objects::template::Template;
+use crate::scheduling::filter::{Candidate, Filtered, filter};
 use kerf_core::contract::{Chosen, RequestDocument};
 use kerf_core::names::PodKey;
 use kerf_core::packing::Refusal;

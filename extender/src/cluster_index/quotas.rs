@@ -11,9 +11,9 @@
 use super::managed_nodes::{IndexedNode, ManagedNodes};
 use super::pods::Pods;
 use super::static_nodes::StaticNodes;
-use crate::ask::Ask;
 use crate::assumed::AssumedPods;
-use crate::pod::KnownPod;
+use crate::objects::ask::Ask;
+use crate::objects::pod::KnownPod;
 use crate::usage::{Entry, Under, Usage};
 use hashbrown::{HashMap, HashSet};
 use kerf_core::contract::{SliceStatus, Wanted};

@@ -2,8 +2,8 @@
 
 use super::reserving::{Reserving, Unreservable};
 use super::static_nodes::StaticReservation;
-use crate::ask::Ask;
-use crate::pod::KnownPod;
+use crate::objects::ask::Ask;
+use crate::objects::pod::KnownPod;
 use kerf_core::contract::AssignmentDocument;
 use kerf_core::names::{NodeName, PodKey, PodUid};
 use kerf_core::packing::Refusal;

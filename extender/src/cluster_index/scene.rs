@@ -1,7 +1,7 @@
 //! A cluster for tests: an index, and simulated agents of its nodes that report over connections.
 
 use super::{ClusterIndex, Unreservable};
-use crate::ask::Ask;
+use crate::objects::ask::Ask;
 use kerf_core::contract::{GpuNodeStatus, NodePolicy, SliceStatus};
 use kerf_core::ledger::{
     BoundPod, Change, Limits, Moment, NodeState, Order, OrderKind, Proposal, difference,

@@ -1,10 +1,10 @@
 //! Tests of static nodes in the index.
 
 use super::*;
-use crate::ask::Ask;
-use crate::filter::{Candidate, Filtered, filter, prioritize};
-use crate::pod::KnownPod;
-use crate::pod::SlicedPod;
+use crate::objects::ask::Ask;
+use crate::objects::pod::KnownPod;
+use crate::objects::pod::SlicedPod;
+use crate::scheduling::filter::{Candidate, Filtered, filter, prioritize};
 use hashbrown::HashSet;
 use kerf_core::contract::{Chosen, RequestDocument};
 use kerf_core::kind::Kind;

@@ -2,7 +2,7 @@
 
 use super::node_updates::NodeUpdates;
 use super::static_nodes::{PodWatch, StaticNodes};
-use crate::pod::KnownPod;
+use crate::objects::pod::KnownPod;
 use kerf_core::names::{NodeName, PodUid};
 use kerf_core::static_node::StaticNode;
 use std::time::{Duration, Instant};

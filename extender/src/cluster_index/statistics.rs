@@ -6,7 +6,7 @@ use super::pods::Pods;
 use super::quotas::{QuotaUse, Quotas};
 use crate::assumed::AssumedPods;
 use crate::metric_labels::{ReservationState, Unserved};
-use crate::pod::{Counted, KnownPod};
+use crate::objects::pod::{Counted, KnownPod};
 use kerf_core::contract::{Condition, ConditionStatus, RequestDocument, RootProcesses};
 use kerf_core::kind::{Kind, KindLabel};
 use kerf_core::names::{NodeName, PodUid};

@@ -1,8 +1,8 @@
 use super::scene::{Scene, gpu_node};
 use super::*;
-use crate::ask::Ask;
-use crate::pod::KnownPod;
-use crate::template::Template;
+use crate::objects::ask::Ask;
+use crate::objects::pod::KnownPod;
+use crate::objects::template::Template;
 use kerf_core::contract::NodePolicy;
 use kerf_core::ledger::Proposal;
 use kerf_core::names::PodKey;

@@ -1,7 +1,7 @@
 //! Sums CPU and memory that pods without kerf's label use, by node.
 
-use crate::compute::Compute;
-use crate::pod::KnownPod;
+use crate::objects::compute::Compute;
+use crate::objects::pod::KnownPod;
 use hashbrown::HashMap;
 use kerf_core::names::{NodeName, PodUid};
 

@@ -8,10 +8,10 @@
 
 use super::scene::Agent;
 use super::*;
-use crate::ask::Ask;
-use crate::filter::{Candidate, filter, prioritize};
-use crate::pod::KnownPod;
-use crate::template::Template;
+use crate::objects::ask::Ask;
+use crate::objects::pod::KnownPod;
+use crate::objects::template::Template;
+use crate::scheduling::filter::{Candidate, filter, prioritize};
 use kerf_core::contract::{Chosen, GpuNodeStatus, RequestDocument, Wanted};
 use kerf_core::kind::Kind;
 use kerf_core::ledger::{BoundPod, Moment, Order, OrderKind, Proposal, reserved};

@@ -3,7 +3,7 @@
 
 use crate::cluster_index::Stages;
 use crate::metric_labels::{Outcome, Stage, Verb};
-use crate::pod::Counted;
+use crate::objects::pod::Counted;
 use jiff::Timestamp;
 use kerf_core::kind::{Kind, KindLabel};
 use kerf_runtime::histogram::histogram;

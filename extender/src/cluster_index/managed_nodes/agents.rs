@@ -4,8 +4,8 @@
 //! offered twice. A node whose agent is not connected has no copy, and counts as full.
 
 use super::IndexedNode;
-use crate::ask::Ask;
 use crate::assumed::KindChoice;
+use crate::objects::ask::Ask;
 use hashbrown::HashMap;
 use kerf_core::contract::{GpuNodeSpec, SliceStatus};
 use kerf_core::ledger::{self, Change, NodeState, Order, Proposal, reserved};

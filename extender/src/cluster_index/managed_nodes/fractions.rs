@@ -4,9 +4,9 @@
 //! Whether a node can serve a pod is decided elsewhere, by its reservations. This ranks those that can.
 
 use super::IndexedNode;
-use crate::ask::Ask;
 use crate::cluster_index::node_objects::Machine;
-use crate::compute::Compute;
+use crate::objects::ask::Ask;
+use crate::objects::compute::Compute;
 use hashbrown::HashMap;
 use kerf_core::contract::Shape;
 use kerf_core::inventory::{GpuInventory, NodeInventory};

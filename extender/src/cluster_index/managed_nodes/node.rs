@@ -1,9 +1,9 @@
 //! One node in the index: what its agent reports, what is proposed to it, and what fits on it.
 
 use super::fractions::sharing;
-use crate::ask::Ask;
 use crate::assumed::AssumedPods;
-use crate::compute::Compute;
+use crate::objects::ask::Ask;
+use crate::objects::compute::Compute;
 use kerf_core::contract::{GpuNodeSpec, GpuNodeStatus, NodePolicy, Shape, Wanted};
 use kerf_core::inventory::{GpuInventory, NodeInventory};
 use kerf_core::keys;

@@ -4,8 +4,8 @@
 //! than everything else in the filter, so what it reads of an unchanged node lies outside of it and close together.
 
 use super::node::{Found, IndexedNode};
-use crate::ask::Ask;
 use crate::assumed::AssumedPods;
+use crate::objects::ask::Ask;
 use hashbrown::HashMap;
 use kerf_core::names::NodeName;
 use kerf_core::packing::{Fleet, Refusal};

@@ -4,7 +4,7 @@
 //! pods ask for, whichever scheduler bound them, less reservations whose pods are not seen bound yet. All reservations
 //! are made here, one after the other.
 
-use crate::ask::Ask;
+use crate::objects::ask::Ask;
 use hashbrown::{HashMap, HashSet};
 use kerf_core::names::{NodeName, PodKey, PodUid};
 use kerf_core::static_node::{Devices, sum};

@@ -9,10 +9,10 @@ mod devices;
 pub use devices::PodWatch;
 pub(super) use devices::StaticReservation;
 
-use crate::ask::Ask;
 use crate::assumed::AssumedPods;
 use crate::leader::Former;
-use crate::pod::KnownPod;
+use crate::objects::ask::Ask;
+use crate::objects::pod::KnownPod;
 use closed::ClosedNodes;
 use devices::{HeldDevices, Holds};
 use hashbrown::HashMap;

@@ -5,13 +5,13 @@ mod preempt;
 
 pub use preempt::Lag;
 
-use crate::bind;
-use crate::binding::Bind;
-use crate::filter;
 use crate::metric_labels::{Outcome, Verb};
 use crate::metrics::Metrics;
+use crate::scheduling::bind;
+use crate::scheduling::binding::Bind;
+use crate::scheduling::filter;
+use crate::scheduling::wire::{BindArgs, BindResult, ExtenderArgs, FilterResult, HostPriority};
 use crate::term::CurrentTerm;
-use crate::wire::{BindArgs, BindResult, ExtenderArgs, FilterResult, HostPriority};
 use axum::Router;
 use axum::body::Bytes;
 use axum::extract::{DefaultBodyLimit, Request, State};

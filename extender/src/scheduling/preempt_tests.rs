@@ -1,9 +1,9 @@
 use super::*;
-use crate::ask::Ask;
 use crate::cluster_index::scene::{Scene, gpu_node};
-use crate::filter::filter;
-use crate::filter::tests::{HALF, SMALL, WHOLE, pod, unbound};
-use crate::pod::KnownPod;
+use crate::objects::ask::Ask;
+use crate::objects::pod::KnownPod;
+use crate::scheduling::filter::filter;
+use crate::scheduling::filter::tests::{HALF, SMALL, WHOLE, pod, unbound};
 use kerf_core::kind::Kind;
 use kerf_core::packing::Terms;
 use kerf_core::resource::{PluginName, ResourceName};

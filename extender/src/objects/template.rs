@@ -1,8 +1,8 @@
 //! What the pods of one template have in common. A cluster has many pods and few templates, so the index has each
 //! template once.
 
-use crate::compute::Compute;
 use crate::destinations::Destinations;
+use crate::objects::compute::Compute;
 use kerf_core::kind::KindLabel;
 use kerf_core::request::PodFacts;
 use kerf_core::static_node::Devices;

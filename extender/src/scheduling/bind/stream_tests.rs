@@ -2,11 +2,11 @@
 
 use super::*;
 use crate::api_stand_in::{Fault, pod_path};
-use crate::filter::tests::{pod, unbound};
+use crate::controllers::timers::look_for_answers;
 use crate::in_flight::LIMIT;
 use crate::metrics::Metrics;
+use crate::scheduling::filter::tests::{pod, unbound};
 use crate::simulated_agent::{EPOCH, Leader};
-use crate::timers::look_for_answers;
 use http::Method;
 use kerf_core::keys;
 use kerf_core::ledger::{Moment, Order, OrderKind};

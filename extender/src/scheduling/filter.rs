@@ -1,8 +1,8 @@
 //! Decides which nodes can serve a pod now, and which of them is best. It answers from memory: no API call, no wait.
 
-use crate::ask::Ask;
 use crate::assumed::KindChoice;
 use crate::cluster_index::{ClusterIndex, Offer, over_quota};
+use crate::objects::ask::Ask;
 use k8s_openapi::api::core::v1::Toleration;
 use kerf_core::kind::KindLabel;
 use kerf_core::ledger::OwnerInEpoch;

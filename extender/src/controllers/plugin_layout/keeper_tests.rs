@@ -2,8 +2,8 @@
 
 use super::*;
 use crate::api_stand_in::{ApiStandIn, Fault};
-use crate::node_view::NodeView;
-use crate::pod::{KnownPod, SlicedPod};
+use crate::objects::node_view::NodeView;
+use crate::objects::pod::{KnownPod, SlicedPod};
 use crate::policy_source::PolicySource;
 use clap::Parser;
 use http::Method;

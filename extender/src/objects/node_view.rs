@@ -1,7 +1,7 @@
 //! A Node as the leader watches it: its layout, its capacity for pods, and whether it accepts any. Nothing else of a
 //! Node is read or kept.
 
-use crate::metadata;
+use crate::objects::metadata;
 use k8s_openapi::api::core::v1::{Node, NodeCondition, NodeRuntimeHandler};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;

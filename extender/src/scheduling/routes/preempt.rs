@@ -1,11 +1,11 @@
 //! The `preempt` verb: kube-scheduler calls it after it has chosen possible victims, and before it evicts them.
 
 use super::{Answer, NOT_LEADER, Shared, json, unreadable};
-use crate::filter::Candidate;
 use crate::metric_labels::{Outcome, Verb};
-use crate::preempt::{self, Plan, Preempted};
+use crate::scheduling::filter::Candidate;
+use crate::scheduling::preempt::{self, Plan, Preempted};
+use crate::scheduling::wire::PreemptArgs;
 use crate::term::Term;
-use crate::wire::PreemptArgs;
 use axum::body::Bytes;
 use axum::extract::State;
 use axum::http::StatusCode;

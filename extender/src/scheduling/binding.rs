@@ -1,7 +1,7 @@
 //! Sends the Binding, the write that starts a pod on its node, and classifies its errors.
 
-use crate::pod::{KnownPod, SlicedPod};
-use crate::wire::BindArgs;
+use crate::objects::pod::{KnownPod, SlicedPod};
+use crate::scheduling::wire::BindArgs;
 use http::header::CONTENT_TYPE;
 use kerf_core::contract::AssignmentDocument;
 use kerf_core::keys;

@@ -6,12 +6,12 @@
 
 mod over_stream;
 
-use crate::ask::Ask;
-use crate::binding::{self, Bind, BindingError};
 use crate::cluster_index::Unreservable;
 use crate::events::Topic;
 use crate::metric_labels::Outcome;
-use crate::pod::KnownPod;
+use crate::objects::ask::Ask;
+use crate::objects::pod::KnownPod;
+use crate::scheduling::binding::{self, Bind, BindingError};
 use crate::term::Term;
 use jiff::Timestamp;
 use kerf_core::contract::{AssignedSlice, AssignmentDocument};

@@ -4,8 +4,8 @@
 //! [`BindProgress`] makes the decisions. This file provides its clock, its connection and its Binding.
 
 use super::{Bind, BindError, POST_GRACE};
-use crate::ask::Ask;
 use crate::cluster_index::Unreservable;
+use crate::objects::ask::Ask;
 use crate::term::Term;
 use jiff::Timestamp;
 use kerf_core::ledger::{

@@ -1,6 +1,6 @@
 //! A GpuNode as watches read it. Its status is most of it, and comes from the node's agent over its stream instead.
 
-use crate::metadata;
+use crate::objects::metadata;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kerf_runtime::gpu_node::GpuNode;
 use kube::Resource;

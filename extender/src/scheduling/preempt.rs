@@ -8,7 +8,7 @@
 //! Nodes are dropped, never victims, because the scheduler has only tested that the pod fits without exactly these.
 
 use crate::cluster_index::ClusterIndex;
-use crate::filter::Candidate;
+use crate::scheduling::filter::Candidate;
 use kerf_core::names::{NodeName, PodUid};
 use kerf_core::packing::Refusal;
 use std::collections::{BTreeMap, BTreeSet};

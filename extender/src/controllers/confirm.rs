@@ -1,7 +1,7 @@
 //! Confirms pods with the API server. A reservation is given back only after the API server confirms that its pod is
 //! gone; a Binding without an answer is looked up. At intervals it also makes the index check everything again.
 
-use crate::binding;
+use crate::scheduling::binding;
 use crate::term::Term;
 use futures::StreamExt;
 use kerf_core::names::PodUid;
@@ -50,10 +50,10 @@ async fn confirm_one(term: &Arc<Term>, uid: PodUid) {
 mod tests {
     use super::*;
     use crate::api_stand_in::ApiStandIn;
-    use crate::ask::Ask;
     use crate::cluster_index::UNCERTAIN;
     use crate::cluster_index::scene::Agent;
     use crate::metrics::Metrics;
+    use crate::objects::ask::Ask;
     use crate::policy_source::PolicySource;
     use kerf_core::names::PodKey;
     use kerf_core::packing::Terms;

@@ -1,11 +1,11 @@
 //! A pod as the extender reads it: its identity, its node, whether it has ended, and what it asks for. Nothing else of
 //! a Pod is read or kept.
 
-use crate::ask::Ask;
-use crate::compute::Compute;
 use crate::destinations::Destinations;
-use crate::metadata;
-use crate::template::Template;
+use crate::objects::ask::Ask;
+use crate::objects::compute::Compute;
+use crate::objects::metadata;
+use crate::objects::template::Template;
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::{Pod, Toleration};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;

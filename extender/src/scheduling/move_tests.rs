@@ -2,12 +2,12 @@
 
 use super::tests::{HALF, SMALL, WHOLE, asking, bound, neutral, neutral_cluster, pod, run};
 use super::{Candidate, filter};
-use crate::ask::Ask;
 use crate::cluster_index::ClusterIndex;
 use crate::cluster_index::scene::Scene;
-use crate::compute::Compute;
 use crate::destinations::Destinations;
-use crate::pod::KnownPod;
+use crate::objects::ask::Ask;
+use crate::objects::compute::Compute;
+use crate::objects::pod::KnownPod;
 use k8s_openapi::api::core::v1::Taint;
 use kerf_core::contract::RequestDocument;
 use kerf_core::kind::Kind;

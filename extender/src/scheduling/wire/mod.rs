@@ -5,8 +5,8 @@ mod preempt;
 
 pub use preempt::{MetaVictims, PreemptArgs, PreemptResult};
 
-use crate::ask::Ask;
-use crate::filter::{Candidate, Filtered};
+use crate::objects::ask::Ask;
+use crate::scheduling::filter::{Candidate, Filtered};
 use k8s_openapi::api::core::v1::Toleration;
 use kerf_core::keys;
 use kerf_core::names::{NodeName, PodKey, PodUid};

@@ -3,10 +3,10 @@
 use super::*;
 use crate::api_stand_in::ApiStandIn;
 use crate::cluster_index::scene::{Agent, gpu_node};
-use crate::filter::tests::neutral_cluster;
 use crate::metrics::Metrics;
-use crate::pod::{KnownPod, SlicedPod};
+use crate::objects::pod::{KnownPod, SlicedPod};
 use crate::policy_source::PolicySource;
+use crate::scheduling::filter::tests::neutral_cluster;
 use http::Method;
 use kerf_core::contract::{Chosen, GpuNodeStatus, RequestDocument, RootProcesses};
 use kerf_core::kind::IsolationClass;

@@ -1,7 +1,7 @@
 //! Request and answer of `preempt`: nodes, with the pods that would be evicted there, by UID only.
 
 use super::WirePod;
-use crate::filter::Candidate;
+use crate::scheduling::filter::Candidate;
 use kerf_core::names::PodUid;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};

@@ -52,7 +52,7 @@ async fn round(term: &Arc<Term>, count: &mut u64, now: Instant) {
 
 /// Annotates one pod. Returns whether this need not be tried again.
 async fn tell(term: &Term, uid: &PodUid, pod: &PodKey, mark: String) -> bool {
-    let api: Api<crate::pod::SlicedPod> = Api::namespaced(term.client.clone(), &pod.namespace);
+    let api: Api<crate::objects::pod::SlicedPod> = Api::namespaced(term.client.clone(), &pod.namespace);
     // The UID makes the API server refuse the write for another pod of the same name.
     let patch = json!({"metadata": {"uid": uid, "annotations": {keys::ROOM: mark}}});
     let told =
@@ -78,13 +78,13 @@ async fn tell(term: &Term, uid: &PodUid, pod: &PodKey, mark: String) -> bool {
 mod tests {
     use super::*;
     use crate::api_stand_in::{ApiStandIn, Fault, pod_path};
-    use crate::ask::Ask;
     use crate::cluster_index::Limits;
     use crate::cluster_index::scene::Agent;
+    use crate::controllers::timers;
     use crate::metrics::Metrics;
-    use crate::pod::{KnownPod, SlicedPod};
+    use crate::objects::ask::Ask;
+    use crate::objects::pod::{KnownPod, SlicedPod};
     use crate::policy_source::PolicySource;
-    use crate::timers;
     use http::Method;
     use kerf_core::packing::Terms;
     use kerf_core::testing::{request, static_node};

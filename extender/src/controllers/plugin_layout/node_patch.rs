@@ -2,7 +2,7 @@
 
 use super::TIMEOUT;
 use crate::api_timeout::{ApiFailure, with_timeout};
-use crate::node_view::NodeView;
+use crate::objects::node_view::NodeView;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
 use kerf_core::keys;

@@ -30,8 +30,8 @@ pub struct ExtenderArgs {
     /// This replica's name in the Lease. Default: the host's name, which is the pod's, and the process id.
     #[arg(long)]
     pub identity: Option<String>,
-    /// This replica's pod, as namespace/name: while it leads, the pod has the label by which the Service leads to it. Without this
-    /// nothing is labelled.
+    /// This replica's pod, as namespace/name. While the replica leads, it labels the pod, and the Service selects pods
+    /// with this label. Without this flag it labels none.
     #[arg(long)]
     pub pod: Option<NamespacedName>,
     /// How long the Lease stays valid when its leader vanishes.
@@ -43,21 +43,22 @@ pub struct ExtenderArgs {
     /// How long a reservation stays after its pod's last bind, if the pod is not bound.
     #[arg(long, default_value = "60s", value_parser = timeout)]
     pub reservation_lifetime: Duration,
-    /// How long a request may live in the API server after its sender has given it up: above kube-apiserver's --request-timeout
-    /// (1m). A new leader binds no pod to a static node so long, unless the leader before ended in order.
+    /// How long a request may live in the API server after its sender has given it up: above kube-apiserver's
+    /// --request-timeout (1m). For this time a new leader binds no pod to a static node, unless its predecessor ended
+    /// in order.
     #[arg(long, default_value = "70s", value_parser = timeout)]
     pub request_lifetime: Duration,
-    /// Policy file, or a folder of them, for quotas and for what nodes may cut; followed as it changes. Of its `packing`
-    /// what it says at the start holds until the end.
+    /// Policy file, or a folder of them, for quotas and for what nodes may cut. Changes are followed, except those of
+    /// `packing`, which is read only at the start.
     #[arg(long)]
     pub policy: Option<PathBuf>,
-    /// What it has the rights for.
+    /// Features that need rights of their own.
     #[command(flatten)]
     pub rights: RightsArgs,
     /// How it configures NVIDIA's device plugin.
     #[command(flatten)]
     pub plugin: PluginArgs,
-    /// Where it serves agents that keep their node's ledger.
+    /// The service for agents.
     #[command(flatten)]
     pub agents: AgentsArgs,
     /// How it logs.
@@ -66,18 +67,18 @@ pub struct ExtenderArgs {
     /// How it finds the API server.
     #[command(flatten)]
     pub client: ClientArgs,
-    /// Where it is asked about itself.
+    /// Health checks and metrics.
     #[command(flatten)]
     pub admin: AdminArgs,
 }
 
-/// What the extender does beyond placing pods, each of which needs rights of its own. Of a flag that is given twice the last holds.
+/// Features beyond placing pods. Each needs rights of its own. If a flag is given twice, the last one holds.
 #[derive(Debug, Clone, Copy, clap::Args)]
 pub struct RightsArgs {
     /// Whether movable pods are evicted to make room for bigger ones.
     #[arg(long, default_value_t = true, action = ArgAction::Set, overrides_with = "moves")]
     pub moves: bool,
-    /// Deprecated and ignored: no pending pod is deleted any more. The next version does not know the flag.
+    /// Deprecated and ignored: no pending pod is deleted any more. The next version removes the flag.
     #[arg(long, hide = true, action = ArgAction::Set, overrides_with = "recreate")]
     pub recreate: Option<bool>,
     /// Whether nodes that NVIDIA's device plugin serves get the layouts of policies with spec.plugin.
@@ -85,11 +86,11 @@ pub struct RightsArgs {
     pub layouts: bool,
 }
 
-/// Where and which agents are served that keep their node's ledger.
+/// The service for agents, which keep their node's ledger.
 #[derive(Debug, Clone, clap::Args)]
 pub struct AgentsArgs {
-    /// Address on which nodes' agents are served, over TLS with the certificate of --tls-secret. Without it none is. Port 0 takes a free
-    /// one.
+    /// Address on which nodes' agents are served, over TLS with the certificate of --tls-secret. Without it no agent is
+    /// served. Port 0 takes a free one.
     #[arg(long)]
     pub agents_address: Option<SocketAddr>,
     /// File into which that address is written once it is served.
@@ -98,7 +99,7 @@ pub struct AgentsArgs {
     /// Service account of the agents. A connection with a token of any other is refused.
     #[arg(long, default_value = "kerf-system/kerf-node-agent")]
     pub agent_account: NamespacedName,
-    /// Serve agents without TLS, and believe whatever they say. For benchmarks: --agents-address must be of loopback.
+    /// Serve agents without TLS and tokens. For benchmarks: --agents-address must be of loopback.
     #[arg(long, hide = true)]
     pub agents_unauthenticated: bool,
 }
@@ -141,8 +142,8 @@ pub struct PluginArgs {
     /// How long the plugin has to show a layout before the node gets its former one again.
     #[arg(long, default_value = "3m", value_parser = timeout)]
     pub plugin_timeout: Duration,
-    /// How long a kubelet may take to bring a changed ConfigMap to the plugin: its sync period (1m) and half of that. Nodes are
-    /// labelled after it. GPU Operator has as long to begin with what was changed for it.
+    /// How long a kubelet may take to bring a changed ConfigMap to the plugin: its sync period (1m) and half of that.
+    /// The extender labels nodes after this time. GPU Operator has the same time to react to a change.
     #[arg(long, default_value = "90s", value_parser = timeout)]
     pub plugin_config_delay: Duration,
 }

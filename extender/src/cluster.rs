@@ -1,4 +1,4 @@
-//! What a replica knows for its process's life: the index, and the term that decides by it, if there is one. Watches
+//! A replica's state for the life of its process: the index, and the term that decides by it, if there is one. Watches
 //! and agents feed the index whether the replica leads or not.
 //!
 //! An index has one term at a time. A task may outlive its term, like that of a bind whose scheduler hung up. It then
@@ -17,7 +17,7 @@ pub(crate) trait EffectHandler: Send + Sync {
     fn handle(self: Arc<Self>, effects: Effects);
 }
 
-/// The cluster as this replica knows it.
+/// The state of the cluster in this replica.
 pub struct Cluster {
     state: Mutex<State>,
     /// The admins' policies in their current version.
@@ -173,6 +173,6 @@ mod tests {
         first.with(|index| index.leadership_mut().see_epoch(9));
         assert!(!second.stop.is_cancelled());
         cluster.with(|index| index.leadership_mut().see_epoch(9));
-        assert!(second.stop.is_cancelled(), "whoever hears of it");
+        assert!(second.stop.is_cancelled(), "a newer epoch ends the current term");
     }
 }

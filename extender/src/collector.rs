@@ -1,4 +1,4 @@
-//! Collects at each scrape what the leader's term knows. A follower reports only that it does not lead.
+//! Collects the metrics of the leader's term at each scrape. A follower reports only that it does not lead.
 //!
 //! Managed nodes that serve no pods have a series each, and other nodes have none, so that series do not grow with the
 //! cluster.
@@ -118,10 +118,10 @@ impl TermCollector {
     fn encode_term(&self, term: &Arc<Term>, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
         let seen = term.with(Seen::of);
         let room = self.unused_room(&seen.pending, Instant::now());
-        let help = "Pods with promised slices, by how far the promise is";
+        let help = "Pods with reserved slices, by the state of the reservation";
         let promises = seen.promises.map(|(state, count)| (StateLabels { state }, count));
         gauges(encoder, "kerf_extender_reservations", help, promises)?;
-        let help = "Slices of admitted pods that were not promised any yet and could be, by resource name";
+        let help = "Slices of admitted pods that have no reservation yet and could get one, by resource name";
         let slices = pending_slices(&seen.pending);
         let slices = slices.iter().map(|(name, count)| ([("resource", name.to_string())], *count));
         gauges(encoder, "kerf_extender_pending_slices", help, slices)?;
@@ -150,7 +150,7 @@ fn encode_pending(pending: &[Pending], now: Timestamp, encoder: &mut DescriptorE
     }
     let labels = |&(kind, reason): &_| PendingLabels { kind, reason };
     let counts = groups.iter().map(|(key, group)| (labels(key), group.count));
-    let help = "Admitted pods that are not bound yet, by the kind of their slices and by what keeps them";
+    let help = "Admitted pods that are not bound yet, by the kind of their slices and by the reason";
     gauges(encoder, "kerf_extender_pending_pods", help, counts)?;
     let ages = groups.iter().map(|(key, group)| (labels(key), group.oldest.as_secs_f64()));
     let help = "Seconds since the creation of the oldest of these pods; zero where there is none";
@@ -187,7 +187,7 @@ fn encode_quotas(quotas: &[QuotaUse], encoder: &mut DescriptorEncoder<'_>) -> fm
     let help = "What a namespace may hold under a policy";
     gauges(encoder, "kerf_extender_quota_limit", help, limits)?;
     let used = quotas.iter().flat_map(both).map(|(labels, _, used)| (labels, used));
-    let help = "What a namespace's pods hold or are promised under a policy";
+    let help = "What a namespace's pods hold or have reserved under a policy";
     gauges(encoder, "kerf_extender_quota_used", help, used)
 }
 

@@ -65,7 +65,7 @@ impl Topic {
         }
     }
 
-    /// `Warning` for what an admin should look at.
+    /// `Warning` for what an admin should check.
     fn kind(self) -> &'static str {
         match self {
             Self::SlicesAssigned => "Normal",

@@ -19,7 +19,7 @@ const TIMEOUT: Duration = Duration::from_secs(5);
 /// Evicts one pod. Returns false if the API server refuses.
 pub async fn evict(client: &Client, metrics: &Metrics, events: &Recorder, eviction: Eviction) -> bool {
     let Eviction { uid, pod, node, makes_room_for_pod, .. } = eviction;
-    tracing::info!(%pod, %uid, %node, makes_room_for = %makes_room_for_pod, "a movable pod restarts elsewhere");
+    tracing::info!(%pod, %uid, %node, makes_room_for = %makes_room_for_pod, "evicting a movable pod");
     let refused = match timeout(TIMEOUT, post(client, &pod, &uid)).await {
         Ok(Ok(())) => {
             metrics.moved();
@@ -34,7 +34,7 @@ pub async fn evict(client: &Client, metrics: &Metrics, events: &Recorder, evicti
         Ok(Err(error)) => error.to_string(),
         Err(_) => "no answer in time".to_owned(),
     };
-    tracing::warn!(%pod, %uid, reason = refused, makes_room_for = %makes_room_for_pod, "a movable pod was not evicted");
+    tracing::warn!(%pod, %uid, reason = refused, makes_room_for = %makes_room_for_pod, "failed to evict a pod");
     false
 }
 

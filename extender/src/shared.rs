@@ -5,11 +5,11 @@ use std::borrow::Borrow;
 use std::hash::Hash;
 use std::sync::Arc;
 
-/// The values that something has at present.
+/// The values that are in use.
 #[derive(Debug)]
 pub struct Shared<T> {
     all: HashSet<Arc<T>>,
-    /// The number at which values are dropped that nothing has any longer.
+    /// The number of values at which unused ones are dropped.
     limit: usize,
 }
 
@@ -20,7 +20,7 @@ impl<T> Default for Shared<T> {
 }
 
 impl<T: Eq + Hash> Shared<T> {
-    /// The value as others already have it, or this one for those that come.
+    /// Returns the stored value that equals this one. If there is none, stores this one.
     pub fn share(&mut self, value: impl Borrow<T> + Into<Arc<T>>) -> Arc<T> {
         if let Some(known) = self.all.get(value.borrow()) {
             return known.clone();

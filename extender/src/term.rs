@@ -314,7 +314,7 @@ impl EffectHandler for Term {
             tokio::spawn(self.clone().order(order));
         }
         if effects.deposed {
-            tracing::error!("a leader of a newer epoch was heard of: this term ends");
+            tracing::error!("there is a leader of a newer epoch: this term ends");
             self.stop.cancel();
         }
         let mut bells = lock(&self.bells);

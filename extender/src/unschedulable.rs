@@ -1,8 +1,7 @@
 //! Unschedulable pods, and the nodes that the scheduler offered them.
 //!
-//! kube-scheduler retries a refused pod when a Pod or a Node changes, but room for slices comes and goes without
-//! either. Without a nudge a pod may be pending for minutes beside a free slice. So the pods that may now have room are
-//! requeued.
+//! kube-scheduler retries a refused pod when a Pod or a Node changes, but slices become free without such a change. A
+//! pod could then be pending for minutes beside a free slice. So the extender requeues the pods that may have room now.
 //!
 //! Pods of one template that were offered the same nodes have room if one of them has. So only the longest pending pod
 //! of such a group is checked.

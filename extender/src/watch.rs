@@ -2,7 +2,7 @@
 //!
 //! - `GpuNodes`: that they exist, and their policies.
 //! - Pods with kerf's label.
-//! - Bound pods without it, of which only those are kept that hold devices of NVIDIA's plugin.
+//! - Bound pods without it. Only those that hold devices of NVIDIA's plugin are kept.
 //! - Nodes, for their resources.
 //!
 //! `GpuNodes` come first, so that every reservation is known when pods are listed, and those of vanished pods are

@@ -87,7 +87,7 @@ enum Refusal {
 }
 
 impl Refusal {
-    /// What the agent is answered. It says nothing about the token, because a stranger may read it.
+    /// The answer to the agent. It reveals nothing about the token, because a stranger may read it.
     fn denied(&self) -> Denied {
         let status = match self {
             Self::NoToken | Self::Invalid(_) => StatusCode::UNAUTHORIZED,

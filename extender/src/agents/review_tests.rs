@@ -79,7 +79,7 @@ async fn a_review_with_one_wrong_part_is_refused() {
 
 #[tokio::test]
 async fn a_request_without_a_token_is_refused_without_a_review() {
-    let (reviewer, asked) = reviewer(|_| refusal(500, "nobody asks"));
+    let (reviewer, asked) = reviewer(|_| refusal(500, "the API server is not asked"));
     for headers in [HeaderMap::new(), headers("secret"), headers("Basic secret"), headers("Bearer ")] {
         let refused = reviewer.node(&headers).await.unwrap_err();
         assert!(matches!(refused, Refusal::NoToken), "{refused}");

@@ -50,11 +50,11 @@ fn a_node_without_a_ready_agent_may_serve_a_pod_later_and_a_cordoned_one_may_not
     index.add("starts", node_status(&["H100-80GB"]));
     assert!(hopeless(&mut index).is_empty());
     index.nodes().objects().set_closed("starts".into(), true);
-    assert_eq!(hopeless(&mut index), ["a", "b"], "a cordoned node is offered to nobody");
+    assert_eq!(hopeless(&mut index), ["a", "b"], "a cordoned node is offered to no pod");
     index.nodes().objects().set_closed("starts".into(), false);
     assert!(hopeless(&mut index).is_empty());
     index.disconnect("starts");
-    assert!(hopeless(&mut index).is_empty(), "nobody knows what it has");
+    assert!(hopeless(&mut index).is_empty(), "its GPUs are not known");
 }
 
 #[test]

@@ -28,8 +28,8 @@ impl AgentReports<'_> {
         self.0.release_left(name);
     }
 
-    /// Drops from a change what takes memory in vain: names that are stored already, and the texts of conditions, which
-    /// only readers of `GpuNodes` need.
+    /// Drops the parts of a change that would waste memory: names that are stored already, and the texts of conditions,
+    /// which only readers of `GpuNodes` need.
     fn reduce(&self, change: &mut Change) {
         for reservation in change.slices.iter_mut().filter_map(|slice| slice.reservation.as_mut()) {
             if let Some(uid) = self.0.pods.stored_uid(&reservation.uid) {

@@ -259,7 +259,7 @@ fn reservations_of_pods_that_left_are_released_when_their_agent_connects() {
         }
         scene.connect();
         if !is_bound_elsewhere {
-            assert_eq!(scene.take_effects().unconfirmed, [uid("a")].into(), "no event tells of it");
+            assert_eq!(scene.take_effects().unconfirmed, [uid("a")].into(), "no event reports it");
             scene.goes("a");
         }
         scene.obey();

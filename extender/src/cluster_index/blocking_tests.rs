@@ -27,7 +27,7 @@ fn a_pod_in_backoff_makes_way_for_one_that_is_being_bound() {
     let mut index = two();
     assert_eq!(released(&mut index), [], "both are being bound");
     index.reserving().end_bind(&uid("a"), &"n".into(), Instant::now());
-    assert!(index.take_effects().changed.contains("n"), "who waits looks again");
+    assert!(index.take_effects().changed.contains("n"), "pending binds check again");
     assert_eq!(released(&mut index), [ReleaseReason::Blocking]);
     assert!(index.place_of(&uid("a")).is_none() && index.place_of(&uid("b")).is_some());
 }

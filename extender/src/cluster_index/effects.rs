@@ -68,7 +68,7 @@ impl fmt::Display for ReleaseReason {
             Self::BoundElsewhere => "pod bound to another node",
             Self::NodeUnusable => "node not usable for the pod any more",
             Self::Expired => "pod not bound within the reservation's lifetime",
-            Self::Blocking => "pod is not being bound, and another waited for its slice",
+            Self::Blocking => "pod is not being bound, and its slice blocks another pod",
         })
     }
 }

@@ -1,8 +1,8 @@
-//! What a replica knows of the cluster: nodes, pods with slices, reservations and assumed pods. Only a leader has
-//! assumed pods, and reservations on static nodes.
+//! A replica's view of the cluster: nodes, pods with slices, reservations and assumed pods. Only a leader has assumed
+//! pods, and reservations on static nodes.
 //!
-//! Callers report events to it and ask it questions. It reads no clock and does no I/O. What callers must do next it
-//! puts into its [`Effects`]: orders to agents, binds that must check again, pods to look up.
+//! Callers report events to it and ask it questions. It reads no clock and does no I/O. Its [`Effects`] list what
+//! callers must do next: send orders to agents, let binds check again, look up pods.
 
 mod agent_reports;
 mod another_kind;

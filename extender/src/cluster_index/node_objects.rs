@@ -64,8 +64,7 @@ impl NodeObjects {
         self.list.add(name);
     }
 
-    /// Ends the list, and returns the Nodes that it contained. What only a listed Node can say of itself is forgotten
-    /// of the others.
+    /// Ends the list, and returns the Nodes that it contained. For other Nodes it drops what only a listed Node has.
     pub(super) fn end_list(&mut self) -> Option<HashSet<NodeName>> {
         let shown = self.list.end()?;
         self.closed.retain(|name| shown.contains(name));

@@ -22,7 +22,7 @@ pub struct Pending {
     pub reason: PendingReason,
 }
 
-/// What nodes make of requests that the scheduler did not ask about, by the request's text, which pods of one template
+/// Why requests that the scheduler did not ask about are pending, by the request's text, which pods of one template
 /// share.
 type Chances = HashMap<Arc<str>, Option<(Ask, PendingReason)>>;
 

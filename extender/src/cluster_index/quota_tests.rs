@@ -228,7 +228,7 @@ fn a_changed_policy_counts_at_once_and_the_first_match_replaces_a_deleted_one() 
     let c = half("c");
     assert!(refused(&ask_for(&mut index, &c, now), Refusal::OverQuota), "waiting is of no use");
     index.nodes().set_policies(&Arc::default());
-    assert!(!ask_for(&mut index, &c, now).fitting.is_empty(), "nobody limits it");
+    assert!(!ask_for(&mut index, &c, now).fitting.is_empty(), "no policy limits it");
 }
 
 #[test]

@@ -85,8 +85,8 @@ impl Scheduling<'_> {
         Some((uid, key))
     }
 
-    /// Takes over the pods that a former leader may have refused. A new leader does not know them, so every pod without
-    /// a place that the scheduler may place counts as one.
+    /// Takes over the pods that a former leader may have refused. A new leader has no list of them, so every pod
+    /// without a place that the scheduler may place counts as one.
     fn adopt_waiters(&mut self) {
         if !self.unschedulable.adopt() {
             return;

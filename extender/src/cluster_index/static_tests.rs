@@ -138,7 +138,7 @@ fn no_pod_is_placed_on_a_node_while_its_layout_changes() {
     }
     index.nodes().show_static(&"n".into(), Some(mps()));
     let called = index.requeue(Instant::now());
-    assert!(called.iter().any(|(_, key)| *key == late.key), "nobody tells the pod that waits: {called:?}");
+    assert!(called.iter().any(|(_, key)| *key == late.key), "the pending pod is not requeued: {called:?}");
     assert_eq!(filter(&mut index, &late, &["n"], Instant::now()).fitting, ["n"]);
 }
 
@@ -147,7 +147,7 @@ fn a_node_is_closed_for_a_change_only_if_no_pod_is_on_it_or_reserved() {
     let mut index = cluster(&[("n", mps())]);
     let (coming, late) = (ten("coming"), ten("late"));
     reserve(&mut index, &coming, "n").unwrap();
-    assert!(!index.nodes().static_nodes().close(&"n".into()), "a promise");
+    assert!(!index.nodes().static_nodes().close(&"n".into()), "a reservation");
     index.show_pod(kerfs(&coming, Some("n")));
     assert!(!index.nodes().static_nodes().close(&"n".into()), "a pod");
     index.hide_pod(&KnownPod { deleting: true, ..kerfs(&coming, Some("n")) });
@@ -235,7 +235,7 @@ fn a_reservation_stays_while_the_outcome_of_its_binding_is_unknown() {
     reserve(&mut index, &pod, "n").unwrap();
     index.bindings().send(&pod.uid, &pod.key, Instant::now());
     assert_eq!(filter(&mut index, &pod, &["m", "n"], Instant::now()).fitting, ["n"]);
-    assert_eq!(reserve(&mut index, &pod, "n"), Ok(()), "its promise is kept");
+    assert_eq!(reserve(&mut index, &pod, "n"), Ok(()), "it keeps its reservation");
     assert!(!index.reserving().give_up(&pod.uid));
     index.bound(&pod.uid, &pod.key, &"n".into());
     assert_eq!(held(&index, "n"), 1, "until the watch shows it");
@@ -288,7 +288,7 @@ fn pods_that_other_schedulers_bound_count_while_they_live() {
     assert_eq!(reserve(&mut index, &b, "n"), Ok(()));
     index.nodes().objects().begin_unlabelled_list();
     index.nodes().end_unlabelled_list();
-    assert_eq!(held(&index, "n"), 2, "promises are no business of that watch");
+    assert_eq!(held(&index, "n"), 2, "that watch changes no reservations");
 }
 
 #[test]

@@ -44,7 +44,7 @@ fn static_nodes_stay_closed_until_no_request_of_a_vanished_leader_can_live() {
         index.take_effects();
         index.tick(start + LIFE);
         assert_eq!(refusal(&mut index), None);
-        assert_eq!(index.take_effects().changed.contains("s"), waits, "who waits looks again");
+        assert_eq!(index.take_effects().changed.contains("s"), waits, "pending binds check again");
         assert!(index.leaves_nothing_under_way());
     }
 }

@@ -1,13 +1,13 @@
 //! What changes in the index when this replica begins to lead, and when it stops.
 //!
-//! Watches and agents feed the index for the process's life. What only a leader may know or decide ends with its term
+//! Watches and agents feed the index for the process's life. The state that only a leader may have ends with its term
 //! ([`ClusterIndex::follow`]), so that a new term begins with the cluster's state and without that of the former term.
 //!
 //! # What a watch was late to show
 //!
-//! A leader that listed everything after it had taken the Lease would know all that its predecessor did, because the
+//! A leader that listed everything after it had taken the Lease would see every write of its predecessor, because the
 //! predecessor sends nothing after the Lease's deadline. But a follower's watch may be seconds late, so its state may
-//! be older than its predecessor's last acts. For each kind of data that a decision rests on:
+//! be older than its predecessor's last writes. For each kind of data that a decision rests on:
 //!
 //! - Copies of agents' ledgers: the agent has the truth. It refuses orders of a lower epoch, places that are taken,
 //!   and the release of a pod whose Binding may be open.
@@ -75,9 +75,9 @@ impl ClusterIndex {
         self.nodes().look_into_unknown();
     }
 
-    /// Whether a successor may go on at once: no Binding of this leader, or of one before it, may still be made that no
-    /// agent has a mark of. Where there is no static node a leader that vanished has left none, and its successor need
-    /// not keep the Lease from the next one.
+    /// Whether a successor may go on at once: every Binding of this leader, or of one before it, that may still be made
+    /// is marked at an agent. Without static nodes a leader that vanished has left no unmarked Binding, so its
+    /// successor need not keep the Lease from the next leader.
     #[must_use]
     pub fn leaves_nothing_under_way(&self) -> bool {
         let may_have_static_nodes = !self.is_listed() || self.has_static_nodes();
@@ -85,7 +85,7 @@ impl ClusterIndex {
         !self.bindings.are_pending() && (is_predecessor_over || !may_have_static_nodes)
     }
 
-    /// Ends the term. It drops everything that only a leader may know: proposals, assumed and pending pods, and
+    /// Ends the term. It drops the state that only a leader may have: proposals, assumed and pending pods, and
     /// reservations on static nodes.
     pub fn follow(&mut self) {
         self.leadership.end();

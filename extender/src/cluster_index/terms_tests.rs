@@ -73,7 +73,7 @@ fn static_nodes_are_closed_until_nodes_and_pods_were_listed_in_the_term() {
     index.nodes().set_static_nodes_read();
     assert!(index.can_answer());
     assert_eq!(refusal(&mut index), None);
-    assert!(index.take_effects().changed.contains("s"), "who waits looks again");
+    assert!(index.take_effects().changed.contains("s"), "pending binds check again");
 }
 
 #[test]

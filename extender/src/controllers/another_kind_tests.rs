@@ -144,7 +144,7 @@ fn a_pod_is_due_once_after_five_minutes_without_a_break() {
     assert_eq!(due(&["a"], 4, true), [""; 0]);
     assert_eq!(due(&["a", "b"], 5, false), ["a"], "b had a place meanwhile");
     assert_eq!(due(&["a", "b"], 6, true), ["a"]);
-    assert_eq!(due(&["a", "b"], 10, true), ["b"], "a was told");
+    assert_eq!(due(&["a", "b"], 10, true), ["b"], "a has its event");
 }
 
 #[tokio::test]

@@ -58,16 +58,16 @@ async fn tell(term: &Term, uid: &PodUid, pod: &PodKey, mark: String) -> bool {
     let told =
         timeout(TIMEOUT, api.patch_metadata(&pod.name, &PatchParams::default(), &Patch::Merge(patch))).await;
     match told {
-        Ok(Ok(_)) => tracing::info!(%pod, %uid, "there is room: the scheduler is told"),
+        Ok(Ok(_)) => tracing::info!(%pod, %uid, "the pod has room and is requeued"),
         Ok(Err(kube::Error::Api(status))) if matches!(status.code, 404 | 409) => {
             tracing::debug!(%pod, %uid, "the pod is gone");
         }
         Ok(Err(error)) => {
-            tracing::warn!(%pod, %uid, %error, "failed to tell the scheduler of room");
+            tracing::warn!(%pod, %uid, %error, "failed to requeue a pod that has room");
             return false;
         }
         Err(_) => {
-            tracing::warn!(%pod, %uid, "failed to tell the scheduler of room in time");
+            tracing::warn!(%pod, %uid, "timed out requeueing a pod that has room");
             return false;
         }
     }

@@ -165,7 +165,7 @@ impl Candidate {
                 Err(_) => tracing::warn!(lease = self.name(), "failed to renew the lease in time"),
             }
         }
-        tracing::error!(lease = self.name(), "the lease could not be renewed: leading no more");
+        tracing::error!(lease = self.name(), "failed to renew the lease, so the term ends");
     }
 
     /// Records the lost epoch, so that this replica's next one is above it.

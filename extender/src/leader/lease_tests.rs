@@ -63,7 +63,7 @@ async fn a_lease_is_renewed_with_the_raised_epoch_and_survives_a_lost_reply() {
     let mut held = a.acquire(|| ()).await;
     held.raise(8);
     api.fail([Fault::LoseReply]);
-    assert!(a.renew(&mut held).await.is_err(), "nobody knows");
+    assert!(a.renew(&mut held).await.is_err(), "the outcome is unknown");
     let deadline = held.deadline().at();
     assert!(a.renew(&mut held).await.unwrap(), "it is still ours");
     assert!(held.deadline().at() > deadline, "and it is renewed by the same call");
@@ -111,7 +111,7 @@ async fn a_leader_whose_renewal_hangs_gives_up_at_the_deadline() {
     assert_eq!(began.elapsed().as_millis() / 100, 20, "another may lead after 3 s");
 }
 
-/// The API server does not answer for so long that two renewals in a row run into it, and makes the first one at last.
+/// The API server hangs during two renewals in a row, and makes the first one at last.
 #[tokio::test(start_paused = true)]
 async fn a_leader_outlives_a_renewal_that_hangs_and_is_made_late() {
     let api = ApiStandIn::new();

@@ -56,7 +56,7 @@ impl OwnPod {
                 }
                 Err(error) => {
                     let pod = &self.name;
-                    tracing::warn!(pod, %error, "failed to label the leader's pod, by which the Service leads to it; trying again");
+                    tracing::warn!(pod, %error, "failed to label the leader's pod for the Service; trying again");
                     sleep(RETRY_INTERVAL).await;
                 }
             }
@@ -80,7 +80,7 @@ impl OwnPod {
             return Ok(());
         }
         self.label(&self.name, Some(keys::LEADER)).await?;
-        tracing::info!(pod = self.name, "the Service leads here");
+        tracing::info!(pod = self.name, "the Service selects this replica");
         Ok(())
     }
 

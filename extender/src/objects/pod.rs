@@ -107,7 +107,7 @@ pub struct KnownPod {
 }
 
 impl KnownPod {
-    /// A pod of this template, of which nothing else is known.
+    /// A pod of this template that is neither bound nor ended, and has no slices.
     #[must_use]
     pub fn new(uid: PodUid, key: PodKey, template: Template) -> Self {
         Self {

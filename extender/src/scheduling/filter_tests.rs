@@ -90,11 +90,11 @@ fn one_movable_pod_restarts_elsewhere_to_make_room_for_a_bigger_one() {
     assert_eq!(
         filter(&mut index, &newcomer, &nodes, now).fitting,
         ["n2"],
-        "nobody else gets the place meanwhile"
+        "no other pod gets the place meanwhile"
     );
     assert!(index.requeue(now).is_empty());
     index.pod_gone(&small.uid);
-    assert_eq!(index.requeue(now).len(), 1, "the bigger one is told");
+    assert_eq!(index.requeue(now).len(), 1, "the bigger one is requeued");
     assert_eq!(filter(&mut index, &whole, &nodes, now).fitting, ["n1"]);
 }
 
@@ -112,10 +112,10 @@ fn a_place_that_was_left_is_kept_until_the_agent_reports_it_free() {
     assert!(filter(&mut index, &whole, &nodes, now).fitting.is_empty());
     let newcomer = pod("small-again", SMALL);
     ClusterIndex::pod_gone(&mut index, &small.uid);
-    assert!(filter(&mut index, &whole, &nodes, now).fitting.is_empty(), "nobody says that it is free");
+    assert!(filter(&mut index, &whole, &nodes, now).fitting.is_empty(), "no agent reports it free");
     assert_eq!(filter(&mut index, &newcomer, &nodes, now).fitting, ["n2"]);
     index.pod_gone(&small.uid);
-    assert_eq!(index.requeue(now).len(), 1, "the bigger one is told");
+    assert_eq!(index.requeue(now).len(), 1, "the bigger one is requeued");
     assert_eq!(filter(&mut index, &newcomer, &nodes, now).fitting, ["n2"]);
     assert_eq!(filter(&mut index, &whole, &nodes, now).fitting, ["n1"]);
 }
@@ -383,7 +383,7 @@ fn equal_places_have_equal_scores_except_where_the_pod_is_assumed() {
     let a = pod("a", WHOLE);
     assert_eq!(prioritize(&mut index, &a, &nodes, now), [("n3", 1000), ("n2", 1000), ("n1", 1005)]);
     bind(&mut index, &a, "n1");
-    assert_eq!(prioritize(&mut index, &a, &nodes, now).last(), Some(&("n1", 1005)), "where it has a promise");
+    assert_eq!(prioritize(&mut index, &a, &nodes, now).last(), Some(&("n1", 1005)), "where it is reserved");
     let b = pod("b", SMALL);
     assert_eq!(prioritize(&mut index, &b, &nodes, now), [("n3", 1000), ("n2", 1005), ("n1", 0)]);
     bind(&mut index, &b, "n2");
@@ -454,7 +454,7 @@ fn as_many_refused_pods_are_requeued_as_fit_the_longest_pending_first() {
     for waiting in [&b, &c] {
         assert_eq!(choose(&mut index, waiting, &["n"], now), None);
     }
-    assert!(index.requeue(now).is_empty(), "nobody is woken while there is no room");
+    assert!(index.requeue(now).is_empty(), "no pod is requeued while there is no room");
     index.pod_gone(&a.uid);
     assert_eq!(index.requeue(now), [(b.uid.clone(), b.key.clone())]);
     assert_eq!(choose(&mut index, &b, &["n"], now).as_deref(), Some("n"));
@@ -616,7 +616,7 @@ fn a_preferred_kind_that_is_full_is_passed_over_and_recorded() {
     choose(&mut index, &best, &nodes, now);
     bind(&mut index, &best, "mig");
     let assignment = index.reserving().assignment_of(&best.uid, &"mig".into()).unwrap();
-    assert_eq!(assignment.passed, [], "its first kind is told of by nobody");
+    assert_eq!(assignment.passed, [], "it passed over no kind");
 }
 
 /// A node with both kinds: one GPU in MIG mode and one that is shared.
@@ -635,10 +635,10 @@ fn a_bind_keeps_the_kind_that_filter_chose() {
     assert_eq!(
         index.reserve(&a.uid, &a.key, &"n".into(), a.ask.clone().ok()),
         Err(Refusal::NoRoom.into()),
-        "it is filtered anew, and not given the place that another was told of"
+        "it is filtered again, and does not take a place that another pod may be assumed at"
     );
     assert_eq!(choose(&mut index, &b, &["n"], now).as_deref(), Some("n"));
-    assert_eq!(kind_of(&bind(&mut index, &b, "n")), Kind::Mig, "its filter knew");
+    assert_eq!(kind_of(&bind(&mut index, &b, "n")), Kind::Mig, "its filter counted the taker");
     assert_eq!(choose(&mut index, &a, &["n"], now).as_deref(), Some("n"));
     index.pod_gone(&taker.uid);
     assert_eq!(
@@ -727,7 +727,7 @@ fn a_nominated_node_is_ranked_among_the_offered_ones_only() {
     bind(&mut index, &a, "mig");
     let assignment = index.reserving().assignment_of(&a.uid, &"mig".into()).unwrap();
     let passed = PassedKind { kind: Kind::Mps, full: 0, never: 1, excluded: 0, tainted: 0 };
-    assert_eq!(assignment.passed, [passed], "nobody asked about the other");
+    assert_eq!(assignment.passed, [passed], "the other node was not offered");
     index.pod_gone(&a.uid);
     assert_eq!(filter(&mut index, &a, &["mig", "t4"], now).fitting, ["t4"]);
 }

@@ -178,7 +178,7 @@ fn a_new_leader_evicts_nobody_while_one_leaves_whom_its_predecessor_has_evicted(
     index.show_pod(deleting(&evicted, "n1"));
     assert!(evicted_for(&mut index, &whole, now).is_empty());
     ClusterIndex::pod_gone(&mut index, &evicted.uid);
-    assert!(evicted_for(&mut index, &whole, now).is_empty(), "its agent has not told yet");
+    assert!(evicted_for(&mut index, &whole, now).is_empty(), "its agent has not reported yet");
 }
 
 #[test]

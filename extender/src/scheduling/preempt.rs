@@ -36,7 +36,7 @@ pub enum Spared {
     #[error("a movable pod makes room for it")]
     MakingRoom,
     /// Pods were preempted for it on another node.
-    #[error("it finds room on the node that it is nominated to, once those have left who hold it")]
+    #[error("it finds room on its nominated node, once the pods there have left")]
     Nominated,
     /// Its Binding has been made, or may have been.
     #[error("it is being bound")]
@@ -138,7 +138,7 @@ fn note(spared: &[(&str, Spared)]) -> String {
     let reasons = reasons(spared);
     let reasons: Vec<String> = reasons.iter().map(|(why, nodes)| format!("{nodes} {why}")).collect();
     format!(
-        "no pod is preempted for it: where that would make room for the rest of what it asks it is refused all the same: {}",
+        "no pod is preempted for it: kerf would still refuse it on each node where that would help: {}",
         reasons.join(", ")
     )
 }

@@ -142,7 +142,7 @@ fn for_a_pod_with_a_reservation_others_are_evicted_only_on_its_node() {
     let answer = preempt(&mut index, &p, &plans, Instant::now());
     assert_eq!(answer.kept, ["n2"]);
     assert_eq!(answer.spared, [("n1", Refusal::ReservedElsewhere.into())]);
-    assert!(index.place_of(&p.uid).is_some(), "a question changes no promise");
+    assert!(index.place_of(&p.uid).is_some(), "a question changes no reservation");
     index.close("n2");
     let plans = [("n2", uids(&["b"]))];
     assert_eq!(preempt(&mut index, &p, &plans, Instant::now()).kept, [""; 0], "its agent is not ready");

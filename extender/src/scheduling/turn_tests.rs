@@ -77,11 +77,11 @@ impl Queue {
         self.index.pod_gone(&uid);
         let woken: Vec<PodUid> = self.index.requeue(self.now).into_iter().map(|(uid, _)| uid).collect();
         let first: Vec<PodUid> = self.pending.first().map(|pod| pod.uid.clone()).into_iter().collect();
-        assert_eq!(woken, first, "the longest waiting is called, and nobody else");
+        assert_eq!(woken, first, "only the longest pending pod is requeued");
         if let Some(uid) = first.first() {
             self.index.scheduling().unschedulable().was_called(uid);
             self.schedule(0);
-            assert_eq!(self.running.as_ref(), Some(uid), "there is room for whoever is called");
+            assert_eq!(self.running.as_ref(), Some(uid), "the requeued pod has room");
         }
     }
 }

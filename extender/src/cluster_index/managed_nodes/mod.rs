@@ -184,8 +184,8 @@ impl ManagedNodes {
         (self.nodes.read(assumed, &self.fleet), &self.fleet)
     }
 
-    /// The move by which `request` gets room at the lowest cost: from where a pod has to leave. Pods leave and come
-    /// only on `offered` nodes.
+    /// The place whose pod must leave so that `request` gets room at the lowest cost. Pods leave and come only on
+    /// `offered` nodes.
     pub(super) fn best_move<'o>(
         &mut self,
         request: &ContainerRequest,

@@ -28,7 +28,7 @@ pub struct IndexedNode {
     /// The policy in force, as its agent reports it.
     pub policy: NodePolicy,
     /// The slices that the node should have and the policy in force, with all proposals added. `None` if there is no
-    /// proposal: then the agent's report has them, and a copy of all its slices would be in vain.
+    /// proposal: then the agent's report has them, and a copy would waste memory.
     pub proposed: Option<GpuNodeSpec>,
     /// What the agent reports; empty while it is not connected.
     pub status: GpuNodeStatus,

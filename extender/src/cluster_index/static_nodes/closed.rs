@@ -83,8 +83,8 @@ impl ClosedNodes {
         }
     }
 
-    /// Opens the nodes if the former leader has sent nothing for so long that none of its Bindings can be made any
-    /// longer. Returns whether it did.
+    /// Opens the nodes once none of the former leader's Bindings can be made any more, because the leader has sent
+    /// nothing for long enough. Returns whether it did.
     pub fn reopen(&mut self, now: Instant, request_limit: Duration) -> bool {
         let is_over = |since| now.saturating_duration_since(since) >= request_limit;
         let is_due = self.predecessor.silent_since.is_some_and(is_over);

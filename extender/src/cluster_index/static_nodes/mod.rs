@@ -281,7 +281,7 @@ impl StaticNodes {
         self.closed.may_have_bindings_of_predecessor()
     }
 
-    /// Forgets what only a leader knows: reservations, and which nodes are closed. Returns the nodes at which something
+    /// Drops what only a leader has: reservations, and which nodes are closed. Returns the nodes at which something
     /// changed.
     pub(super) fn end_term(&mut self) -> Vec<NodeName> {
         self.closed = ClosedNodes::default();

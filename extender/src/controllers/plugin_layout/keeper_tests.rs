@@ -188,7 +188,7 @@ async fn static_nodes_are_closed_until_a_new_leader_knows_whose_mig_devices_are_
     assert!(!is_open(&keeper, "n") && !is_open(&keeper, "m"), "it has not looked");
     keeper.look().await;
     assert!(is_open(&keeper, "m"));
-    assert!(!is_open(&keeper, "n"), "whoever is there");
+    assert!(!is_open(&keeper, "n"), "its devices are being renamed");
 }
 
 #[tokio::test]

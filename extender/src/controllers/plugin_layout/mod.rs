@@ -46,7 +46,7 @@ const TIMEOUT: Duration = Duration::from_secs(5);
 /// Whether this replica applies layouts while it leads.
 #[must_use]
 pub fn applies(policies: &PolicySource, rights: RightsArgs) -> bool {
-    // Without `--policy` no file says that layouts are to be removed either, so nothing is touched.
+    // Without `--policy` no file asks for the removal of layouts either, so the keeper changes nothing.
     rights.layouts && policies.are_given()
 }
 

@@ -37,7 +37,7 @@ pub enum BindError {
     #[error("the slice was taken, or the pod has ended, meanwhile")]
     Lost,
     /// The index has neither the pod nor its request.
-    #[error("nothing is known of the pod")]
+    #[error("the pod is unknown")]
     Unknown,
     #[error("not the leader any more")]
     Deposed,

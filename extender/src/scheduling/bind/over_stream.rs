@@ -286,7 +286,7 @@ impl Drop for StreamBind<'_> {
     }
 }
 
-/// Translates the result of a bind into what is known of its Binding.
+/// Translates the result of a bind into the state of its Binding.
 fn what_became(posted: &Result<(), BindError>) -> Posted {
     match posted {
         Ok(()) => Posted::Bound,

@@ -115,7 +115,7 @@ async fn a_timeout_ends_the_request_and_not_the_reservation() {
     replica.agent.cut();
     assert_eq!(replica.filter("a").await["NodeNames"], json!(["n"]));
     assert_eq!(replica.bind("a").await, "");
-    assert_eq!(replica.slices(), 1, "nothing was promised twice");
+    assert_eq!(replica.slices(), 1, "nothing was reserved twice");
 }
 
 #[tokio::test]
@@ -127,7 +127,7 @@ async fn a_scheduler_that_hangs_up_gets_no_binding() {
     replica.agent.cut();
     tokio::time::sleep(SHORT).await;
     assert_eq!(replica.node_of("a"), None);
-    assert_eq!(replica.slices(), 1, "the promise stays");
+    assert_eq!(replica.slices(), 1, "the reservation stays");
 }
 
 #[tokio::test]
@@ -191,7 +191,7 @@ async fn a_pod_with_the_amount_0_may_go_everywhere_and_is_bound_without_a_reserv
     replica.api.put(&pod_path("a"), question["Pod"].clone());
     assert_eq!(replica.bind("a").await, "");
     assert_eq!(replica.node_of("a").as_deref(), Some("n"));
-    assert_eq!(replica.agent.ordered(), [""; 0], "nothing is promised");
+    assert_eq!(replica.agent.ordered(), [""; 0], "nothing is reserved");
 }
 
 /// There is room on `n`; `other` is not a node of kerf's.

@@ -11,7 +11,7 @@ class Gpu:
     """A workload of torch on the one GPU that the container has."""
 
     def __init__(self):
-        # torch looks for the user's name at its import, which the user of a container need not have.
+        # torch reads the user's name at its import, and the user of a container may have none.
         os.environ.setdefault("USER", "client")
         import torch
 

@@ -110,6 +110,6 @@ mod tests {
             let tolerated = tolerated("H100-80GB", given, processes);
             assert_eq!(tolerated.saturating_sub(given), MemoryMib(beside), "{processes} in {given}");
         }
-        assert_eq!(tolerated("L4-24GB", ten, 1), MemoryMib(10_240 + 768), "of a model that nobody measured");
+        assert_eq!(tolerated("L4-24GB", ten, 1), MemoryMib(10_240 + 768), "of a model without measurements");
     }
 }

@@ -4,10 +4,10 @@
 //! <https://github.com/NVIDIA/go-gpuallocator>): 100 for each NVLink, and 50, 40, 30, 20 or 10 by what the two have in
 //! common on the PCI bus. NVSwitch, which that code leaves out, counts as NVLinks.
 //!
-//! The rule differs. NVIDIA's divides all free GPUs into sets of the wanted size, and takes the best set of the
-//! division with the highest sum. kerf takes the best of all sets. Among equals it takes the set that cuts the fewest
-//! links to the GPUs that stay free, so that a pod for one GPU breaks up no island while another GPU is free. Among
-//! those it takes the first.
+//! The rule differs. NVIDIA's plugin divides all free GPUs into sets of the requested size, and takes the best set of
+//! the division with the highest sum. kerf takes the best of all sets. Among equals it takes the set that cuts the
+//! fewest links to the GPUs that stay free, so that a pod for one GPU breaks up no island while another GPU is free.
+//! Among those it takes the first.
 
 use crate::contract::{GpuStatus, PcieAncestor};
 use crate::names::GpuUuid;

@@ -239,7 +239,7 @@ struct Sharing {
 impl Sharing {
     fn of<'g>(gpus: impl Iterator<Item = &'g LabelledGpu>) -> Self {
         let gpus: Vec<_> = gpus.collect();
-        // GFD writes 1 for unshared GPUs, and 0 if there is no GPU of which the whole could be used.
+        // GFD writes 1 for unshared GPUs, and 0 if no GPU can be used as a whole.
         let none = Self { only: false, replicas: u32::from(!gpus.is_empty()), strategy: None };
         let only = !gpus.is_empty() && gpus.iter().all(|gpu| gpu.is_only_shared());
         // The order is reversed, because `max_by_key` returns the last of equal GPUs and the first one must win.
@@ -345,7 +345,7 @@ fn sanitised(text: &str) -> String {
     kept.split_whitespace().collect::<Vec<_>>().join("-")
 }
 
-/// GFD's `getArchFamily`; GFD too calls newer families than it knows `undefined`.
+/// GFD's `getArchFamily`. Like GFD, it calls a family that is newer than its list `undefined`.
 fn family(major: u32, minor: u32) -> &'static str {
     match (major, minor) {
         (1, _) => "tesla",

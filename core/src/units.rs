@@ -45,7 +45,7 @@ impl fmt::Display for MemoryMib {
     }
 }
 
-/// A nominal size in GB: the N of `gpu-Ngb` and of a MIG profile's name. It means the minimum that the name promises,
+/// A nominal size in GB: the N of `gpu-Ngb` and of a MIG profile's name. It means the minimum that the name guarantees,
 /// not N GiB.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]

@@ -1,10 +1,10 @@
 //! Restores a pod to what it was before kerf wrote its fields into it.
 //!
 //! Such a pod is created for one of two reasons. Another webhook changed it after kerf, and the API server calls kerf
-//! again. Or somebody copied an admitted pod, or restored it from a backup. kerf cannot tell the two apart, and any
-//! author of a pod can write these fields. So kerf trusts none of them. It removes its own names from the limits, puts
-//! back the limits that the request document records, and decides on the pod like on any other. A forged document can
-//! only claim limits that its author could have written directly.
+//! again. Or a user copied an admitted pod, or restored it from a backup. kerf cannot distinguish the two, and any
+//! author of a pod can write these fields, so kerf trusts none of them. It removes its own names from the limits,
+//! restores the limits that the request document records, and decides on the pod like on any other. A forged document
+//! can only claim limits that its author could have written directly.
 
 use super::CONTAINERS;
 use crate::contract::RequestDocument;
@@ -69,7 +69,7 @@ fn is_assignment(field: &Field) -> bool {
     matches!(field, Field::Annotation(key) if key == keys::ASSIGNMENT)
 }
 
-/// Puts back the limits by which the pod asked. A document of an earlier version does not record them; then the names
+/// Restores the limits with which the pod asked. A document of an earlier version does not record them; then the names
 /// in the limits are the request.
 fn restore_limits(pod: &mut Value, former: &RequestDocument) {
     let Some(asked) = &former.asked else { return };

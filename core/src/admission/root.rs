@@ -52,12 +52,11 @@ enum Obstacle {
     Unsaid,
     /// The pod has `spec.hostUsers: true`.
     HostUsers,
-    /// A host namespace, beside which the API server allows no user namespace (core `validation.go`,
-    /// `validateHostUsers`).
+    /// A host namespace. The API server rejects a user namespace beside it (core `validation.go`, `validateHostUsers`).
     HostNamespace(&'static str),
     /// A volume whose file system may not support idmapped mounts.
     Volume(String),
-    /// A raw block volume, beside which the API server allows no user namespace.
+    /// A raw block volume. The API server rejects a user namespace beside it.
     Device(String),
     /// A user namespace would not help, because the container may mount in it.
     Mounting,
@@ -65,7 +64,7 @@ enum Obstacle {
     Node(NodeName),
 }
 
-/// The fields beside which the API server refuses `hostUsers: false`.
+/// The API server rejects `hostUsers: false` beside these fields.
 const HOST_NAMESPACES: [&str; 3] = ["hostNetwork", "hostPID", "hostIPC"];
 
 /// Volumes that the kubelet makes in its own folder or in a tmpfs. On a node with user namespaces these support

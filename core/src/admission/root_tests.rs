@@ -96,7 +96,7 @@ fn a_user_namespace_is_set_unless_something_forbids_it() {
         assert!(exposed.to_string().contains(part), "{exposed}");
     }
     let forced = json!({"hostUsers": false, "volumes": [{"name": "v", "hostPath": {"path": "/data"}}]});
-    assert_eq!(root(forced, json!({})), Root::Fenced, "whoever says it knows the volume");
+    assert_eq!(root(forced, json!({})), Root::Fenced, "kerf accepts the pod's own hostUsers");
 }
 
 #[test]

@@ -8,8 +8,8 @@ use crate::mig::{MigTable, Profile};
 use crate::resource::ResourceName;
 use crate::units::MemoryMib;
 
-/// The slices of a rule's layout on a GPU with this much memory, of which shares may not use the part `beside`. `None`
-/// if the rule has no layout, or if the GPU cannot have all of its slices.
+/// The slices of a rule's layout on a GPU with this much memory. Shares may not use the part `beside` of it. `None` if
+/// the rule has no layout, or if the GPU cannot have all of its slices.
 ///
 /// Each MIG profile gets a fixed place, the same on every GPU with this table.
 #[must_use]

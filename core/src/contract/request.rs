@@ -317,7 +317,7 @@ mod tests {
         let text = r#"{"version":1,"isolation":"memory","containers":[{"name":"main","sizeGb":10,"count":1,"resource":"nvidia.com/mig-1g.10gb"}]}"#;
         let read = RequestDocument::parse(text).unwrap();
         assert_eq!(read.containers, [container("main", Role::App, 1)]);
-        assert!(!read.to_json().contains("role"), "programs that know no roles read it too");
+        assert!(!read.to_json().contains("role"), "programs without roles parse it too");
         let roles = document(vec![container("load", Role::Init, 2), container("proxy", Role::Sidecar, 1)]);
         assert!(roles.to_json().contains(r#""role":"sidecar""#));
         assert_eq!(RequestDocument::parse(&roles.to_json()).unwrap(), roles);
@@ -330,7 +330,7 @@ mod tests {
         assert!(text.contains(r#""distinctGpus":true"#), "{text}");
         assert_eq!(RequestDocument::parse(&text).unwrap().containers, [several]);
         let before = document(vec![container("main", Role::App, 2)]);
-        assert!(!before.to_json().contains("distinct"), "programs that do not know it read it too");
+        assert!(!before.to_json().contains("distinct"), "programs without the field parse it too");
         assert!(!RequestDocument::parse(&before.to_json()).unwrap().containers[0].needs_distinct_gpus());
     }
 

@@ -272,7 +272,7 @@ pub enum ConditionStatus {
     True,
     /// The condition does not hold.
     False,
-    /// The agent cannot tell whether it holds.
+    /// The agent cannot determine whether the condition holds.
     Unknown,
 }
 

@@ -19,7 +19,7 @@ use crate::mig::{Instance, MigTable};
 use crate::names::{GpuUuid, SliceId};
 use crate::units::{MemoryMib, SizeGb};
 
-/// The GPUs of one node, with what packing must know about the node.
+/// The GPUs of one node, with the facts about the node that packing needs.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct NodeInventory {
     /// The node's GPUs, ordered by NVML index.

@@ -89,9 +89,9 @@ fn in_use(id: &SliceId) -> Rejection {
     Rejection::Taken(format!("slice {id} is in use"))
 }
 
-/// Another slice that wants the compute instance of this place. It must be checked here, because the planner gives an
-/// existing instance to each slice that wants it. An idle slice in the way does not count, because the proposal names
-/// it for reuse or destruction.
+/// Another slice that uses the compute instance of this place. It must be checked here, because the planner gives an
+/// existing instance to each slice that asks for it. An idle slice in the way does not count, because the proposal
+/// names it for reuse or destruction.
 fn compute_instance_twice<'n>(
     next: &'n GpuNodeSpec,
     place: &Placed,
@@ -106,7 +106,7 @@ fn compute_instance_twice<'n>(
 
 /// A reserved slice on one of the proposal's GPUs that the plan does not reach. Other GPUs do not matter, because each
 /// GPU is planned by itself. It may also be an older reservation that cannot be cut at present. Then the GPU accepts no
-/// new one, because both might be promised one place.
+/// new one, because both might get the same place.
 fn unreachable<'p>(
     next: &GpuNodeSpec,
     gpus: &BTreeSet<&GpuUuid>,

@@ -155,7 +155,7 @@ fn is_legal(spec: &GpuNodeSpec, status: &GpuNodeStatus) -> bool {
 }
 
 proptest! {
-    /// Whatever exists and whatever is wanted: added slices are legal, nothing is destroyed for them, and a second call
+    /// For all existing and desired slices: added slices are legal, nothing is destroyed for them, and a second call
     /// adds nothing.
     #[test]
     fn keeping_warm_destroys_nothing_and_settles(

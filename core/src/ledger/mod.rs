@@ -1,4 +1,4 @@
-//! Reservation, release and repair of a node's wanted slices.
+//! Reservation, release and repair of a node's desired slices.
 //!
 //! Each function returns the changed slices, or reports that nothing changes.
 //!
@@ -56,8 +56,8 @@ pub fn reserve(
     Ok(apply(spec, &Proposal::from_fit(owner, fit), pod.epoch))
 }
 
-/// The wanted slices with the places of a proposal reserved by the leader of `epoch`. It does not check that the places
-/// are free.
+/// The desired slices with the places of a proposal reserved by the leader of `epoch`. It does not check that the
+/// places are free.
 #[must_use]
 pub fn apply(spec: &GpuNodeSpec, proposal: &Proposal, epoch: u64) -> GpuNodeSpec {
     let Owner { uid, key } = &proposal.owner;

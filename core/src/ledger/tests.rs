@@ -180,7 +180,7 @@ fn a_pod_does_not_follow_the_slice_of_its_namesake() {
     assert!(follow_holders(&spec, &status, |_| Some(&newer)).is_some());
 }
 
-/// A pod whose init container `load` needs two slices, one of which `main` needs later.
+/// A pod whose init container `load` needs two slices; `main` needs one of them later.
 fn staged(spec: &GpuNodeSpec, status: &GpuNodeStatus, pod: &str) -> GpuNodeSpec {
     let mut document = request("nvidia.com/mig-1g.10gb", 2);
     let main = crate::contract::ContainerRequest { count: 1, ..document.containers[0].clone() };
@@ -225,7 +225,7 @@ fn an_init_container_may_hold_any_slice_of_its_pod() {
     assert_eq!(
         follow(&status).unwrap(),
         ["b/main", "a/main", "a/load"],
-        "the pod's promise is where it holds"
+        "a pod's reservation is on the slice that it holds"
     );
 }
 

@@ -77,7 +77,7 @@ impl<'a> Ware<'a> {
     }
 }
 
-/// A slice that a pod has not got yet, with the name by which it asks.
+/// A slice that a pod does not have yet, with the resource name that the pod requests.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Claim<'a> {
     pub(super) name: ResourceName,

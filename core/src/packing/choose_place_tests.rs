@@ -223,7 +223,7 @@ fn a_neutral_request_may_ask_for_memory_compute_and_a_profile() {
     assert_eq!(shape(&busy, &neutral(20, 20, &[Mig])).unwrap(), "2g.20gb at 4:2");
     assert_eq!(shape(&busy, &exact).unwrap(), "1g.20gb at 4:2");
     exact.containers[0].size_gb = SizeGb(21);
-    assert_eq!(shape(&busy, &exact), Err(Refusal::NeverFits), "another container of the name wants more");
+    assert_eq!(shape(&busy, &exact), Err(Refusal::NeverFits), "another container of the name needs more");
     let mut strict = neutral(14, 13, &[Mig, Mps]);
     strict.containers[0].memory = Some(MemoryMib(14 * 1024 + 1));
     assert_eq!(shape(&node(&[("L40S-48GB", &[Mps])]), &strict).unwrap(), "16gb MPS share");

@@ -104,7 +104,7 @@ fn shared_out<K: Ord>(
     Some(Candidate { shape, source, cost: place.cost })
 }
 
-/// A replica on a GPU instance of which `most` pods may have one. Instances with the most pods come first, and idle
+/// A replica on a GPU instance that at most `most` pods share. Instances with the most pods come first, and idle
 /// replicas before new ones.
 fn turn(gpu: &GpuInventory, instance: Instance, most: u8) -> Option<(Reverse<usize>, Beside)> {
     let number = |shape: Shape| shape.replica().filter(|_| shape.instance() == Some(instance));

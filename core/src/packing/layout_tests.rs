@@ -83,7 +83,7 @@ fn a_layout_is_cut_beside_slices_that_are_still_held() {
     let (before, held) = reserve(&(spec, status.clone()), "nvidia.com/mig-2g.20gb").unwrap();
     assert_eq!(held, "2g.20gb at 4:2");
     let laid_out = GpuNodeSpec { policy, ..before };
-    assert_eq!(ledger::drop_disallowed(&laid_out, &status), None, "a pod was promised it");
+    assert_eq!(ledger::drop_disallowed(&laid_out, &status), None, "a pod has reserved it");
     let with = ledger::keep_warm(&laid_out, &status, &BTreeSet::new(), &Fleet::default()).unwrap();
     let shapes = |spec: &GpuNodeSpec| spec.slices.iter().map(|s| s.shape.to_string()).collect::<Vec<_>>();
     assert_eq!(shapes(&with), ["2g.20gb at 4:2", "4g.40gb at 0:4", "1g.10gb at 6:1"]);

@@ -13,8 +13,8 @@ use crate::resource::ResourceName;
 use crate::units::SizeGb;
 use std::collections::BTreeSet;
 
-/// The slices to cut on `node` so that each name has as many idle slices as wanted, or as there is room for. Each idle
-/// slice counts for one name only. GPUs in `resting` are left out.
+/// The slices to cut on `node` so that each name has its count of idle slices, or as many as there is room for. Each
+/// idle slice counts for one name only. GPUs in `resting` are left out.
 #[must_use]
 pub fn warm(
     mut node: NodeInventory,
@@ -97,7 +97,7 @@ fn serves(gpu: &GpuInventory, shape: Shape, request: &ContainerRequest) -> bool 
 }
 
 /// The requests that pods may make under a name. A name with a profile is served by that profile if a GPU has it,
-/// because then it also serves pods that want exactly this profile.
+/// because then it also serves pods that ask for exactly this profile.
 fn requests(node: &NodeInventory, name: ResourceName) -> Vec<ContainerRequest> {
     let has =
         |gpu: &GpuInventory, profile| gpu.kinds.contains(&Kind::Mig) && gpu.table.entry(profile).is_some();

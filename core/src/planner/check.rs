@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::mem::discriminant;
 use thiserror::Error;
 
-/// The suffixes of the profiles of which a GPU can hold only one (MIG user guide, media extensions).
+/// A GPU can hold only one of a profile with one of these suffixes (MIG user guide, media extensions).
 const MEDIA: [&str; 2] = ["+me", "+me.all"];
 
 /// Why the checker rejects a plan.
@@ -24,8 +24,8 @@ pub enum Violation {
     /// A step destroys a slice that a container holds.
     #[error("{1} on {0} is held")]
     Held(GpuUuid, String),
-    /// A step destroys a slice that is wanted.
-    #[error("{1} on {0} is wanted")]
+    /// A step destroys a slice that is desired.
+    #[error("{1} on {0} is desired")]
     Wanted(GpuUuid, String),
     /// A step destroys something that does not exist.
     #[error("{1} on {0} does not exist")]
@@ -33,10 +33,10 @@ pub enum Violation {
     /// Memory slices would be used twice, or are outside the table.
     #[error("{1} on {0} does not fit")]
     DoesNotFit(GpuUuid, String),
-    /// A step makes something that no wanted slice asks for.
-    #[error("{1} on {0} is not wanted")]
+    /// A step makes something that no desired slice asks for.
+    #[error("{1} on {0} is not desired")]
     NotWanted(GpuUuid, String),
-    /// A step destroys an instance although no wanted slice is missing.
+    /// A step destroys an instance although no desired slice is missing.
     #[error("{1} on {0} is destroyed for nothing")]
     Needless(GpuUuid, String),
     /// A step destroys a GPU instance whose replicas are still served.
@@ -102,9 +102,9 @@ impl<'o> State<'o> {
         self.gpu.uuid.clone()
     }
 
-    /// The wanted slices without those that want a GPU instance in another way than an earlier slice does. The planner
-    /// ends what exists of these for the earlier one. A checker that counted them as wanted would reject the plan, and
-    /// the whole node would stay uncut.
+    /// The desired slices without those that use a GPU instance in another way than an earlier slice does. The planner
+    /// ends what exists of these for the earlier one. If the checker counted them as desired, it would reject the plan,
+    /// and the whole node would stay uncut.
     fn first_come(&self) -> impl Iterator<Item = &'o WantedSlice> {
         let instance = |w: &WantedSlice| w.shape.instance().map(|instance| (instance, w.shape.mig_part()));
         let is_alike = move |w: &&WantedSlice| {
@@ -129,7 +129,7 @@ impl<'o> State<'o> {
             return refuse("slices are left on it");
         }
         if self.wanted.iter().any(|w| w.reservation.is_some()) {
-            return refuse("a pod was promised a slice of it");
+            return refuse("a pod has reserved a slice of it");
         }
         self.switched = true;
         Ok(())
@@ -152,7 +152,7 @@ impl<'o> State<'o> {
         let Some(place) = self.instances.iter().position(|(i, _)| *i == instance) else {
             return Err(Violation::Missing(uuid, text));
         };
-        // It is wanted if a slice wants exactly this: the whole of an unshared instance, or one of its parts.
+        // It is desired if a slice asks for exactly this: the whole of an unshared instance, or one of its parts.
         let there = &self.instances[place].1;
         let meant = |w: &WantedSlice| {
             w.shape.instance() == Some(instance)
@@ -179,7 +179,7 @@ impl<'o> State<'o> {
         Ok(())
     }
 
-    /// Whether a wanted MIG slice does not exist.
+    /// Whether a desired MIG slice does not exist.
     fn misses_something(&self) -> bool {
         let there = |w: &WantedSlice| {
             self.instances.iter().any(|(i, parts)| {
@@ -274,7 +274,7 @@ impl<'o> State<'o> {
     }
 
     /// Whether one more replica of this number may be served of a GPU instance. The instance must exist, no pod may
-    /// hold it whole, it must be wanted for replicas, and the policy must allow one more.
+    /// hold it whole, it must be desired for replicas, and the policy must allow one more.
     fn start_replica(&self, instance: Instance, part: MigPart, text: String) -> Result<(), Violation> {
         let uuid = self.uuid();
         let Some(most) = self.gpu.allowed.mig_replicas else {

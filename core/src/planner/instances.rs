@@ -7,14 +7,14 @@ use crate::kind::Kind;
 use crate::mig::{ComputeGeometry, ComputeInstance, Geometry, Illegal, Instance, MigTable};
 use crate::names::SliceId;
 
-/// A GPU instance that is wanted, with the slices that want it: one for all of it, or several of one sort.
+/// A desired GPU instance, with the slices that use it: one for all of it, or several of one sort.
 pub(super) struct Wanted<'w> {
     pub(super) instance: Instance,
     pub(super) slices: Vec<(&'w SliceId, MigPart)>,
 }
 
 impl Wanted<'_> {
-    /// The part of the instance that the first slice wants; the others are of the same sort.
+    /// The part of the instance that the first slice uses; the others are of the same sort.
     pub(super) fn sort(&self) -> MigPart {
         self.slices.first().map(|(_, part)| *part).unwrap_or_default()
     }
@@ -49,7 +49,7 @@ pub(super) fn plan(gpu: &ObservedGpu, wanted: &[&WantedSlice], plan: &mut Plan) 
     };
     // Replicas end first, because an instance must not be destroyed while one is served.
     plan.steps.extend(replicas::ends(gpu, &wanted));
-    // Only idle instances that no slice wants may be destroyed, because no plan touches a held slice.
+    // Only idle instances that no slice asks for may be destroyed, because no plan touches a held slice.
     let is_wanted = |o: &ObservedInstance| wanted.iter().any(|w| w.matches(o));
     let (spare, kept): (Vec<_>, Vec<_>) = gpu.instances.iter().partition(|o| !o.is_held() && !is_wanted(o));
     let mut kept: Vec<Instance> = kept.into_iter().map(|o| o.instance).collect();
@@ -76,7 +76,7 @@ pub(super) fn plan(gpu: &ObservedGpu, wanted: &[&WantedSlice], plan: &mut Plan) 
     }
 }
 
-/// The wanted slices by their GPU instance. A slice is refused if it wants an instance in another way than an earlier
+/// The desired slices by their GPU instance. A slice is refused if it uses an instance in another way than an earlier
 /// one, or the same replica.
 fn by_instance<'w>(wanted: &[&'w WantedSlice], plan: &mut Plan) -> Vec<Wanted<'w>> {
     let mut all: Vec<Wanted<'w>> = Vec::new();
@@ -121,7 +121,7 @@ fn plan_parts(gpu: &ObservedGpu, wanted: &Wanted<'_>, observed: Option<&Observed
     let there = |part: ComputeInstance| observed.iter().flat_map(|o| &o.parts).any(|p| p.part == part);
     let is_wanted = |part: ComputeInstance| wanted.slices.iter().any(|(_, w)| w.compute() == Some(part));
     let (instance, uuid) = (wanted.instance, || gpu.uuid.clone());
-    // Held parts stay, because no plan may touch them. So do wanted parts that exist.
+    // Held parts stay, because no plan may touch them. So do desired parts that exist.
     let stays = observed.iter().flat_map(|o| &o.parts).filter(|p| p.held || is_wanted(p.part));
     let stays = ComputeGeometry::with(instance.profile, stays.map(|p| p.part));
     let mut creates = Vec::new();

@@ -141,7 +141,7 @@ pub enum Step {
         instance: Instance,
         /// The compute instance's position; `None` for one of full size.
         part: Option<ComputeInstance>,
-        /// The slice that wants it.
+        /// The desired slice that uses it.
         id: SliceId,
     },
     /// Stops serving an idle share, or an idle replica of a GPU instance.
@@ -206,22 +206,22 @@ impl fmt::Display for Cut {
     }
 }
 
-/// The steps in their order, and the wanted slices that no legal step reaches.
+/// The steps in their order, and the desired slices that no legal step reaches.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Plan {
     /// The steps in the order in which they must run.
     pub steps: Vec<Step>,
-    /// Wanted slices that cannot be made now, with the reason.
+    /// Desired slices that cannot be made now, with the reason.
     pub refused: Vec<(SliceId, Obstacle)>,
 }
 
-/// Why a wanted slice cannot be made now.
+/// Why a desired slice cannot be made now.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum Obstacle {
     /// The node has no such GPU.
     #[error("the node has no GPU {0}")]
     NoSuchGpu(GpuUuid),
-    /// A GPU instance is wanted on a GPU with MIG mode off, or a share on one with MIG mode on.
+    /// The slice is a GPU instance on a GPU with MIG mode off, or a share on one with MIG mode on.
     #[error("the GPU's MIG mode does not allow this kind of slice")]
     WrongMode,
     /// Slices in use are in its way.
@@ -247,8 +247,8 @@ pub enum Obstacle {
     /// The GPU instance has as many replicas as the policy allows.
     #[error("as many pods take turns on the GPU instance as the node's policy allows")]
     TooManyReplicas,
-    /// MPS shares of another size are in use on the GPU, and the policy wants one size.
-    #[error("MPS shares of another size are in use on the GPU, and the node's policy wants them of one size")]
+    /// MPS shares of another size are in use on the GPU, and the policy requires one size.
+    #[error("MPS shares of another size are in use on the GPU, and the node's policy requires one size")]
     OtherSize,
     /// Shares of another kind are in use on the GPU.
     #[error("shares of another kind are in use on the GPU")]

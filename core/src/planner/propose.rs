@@ -1,10 +1,10 @@
-//! The planner: it destroys the fewest slices that make room for the wanted ones.
+//! The planner: it destroys the fewest slices that make room for the desired ones.
 
 use super::model::{Observed, ObservedGpu, ObservedInstance, Obstacle, Plan, Step};
 use super::{instances, shares};
 use crate::contract::WantedSlice;
 
-/// The steps that turn `observed` into `wanted`. Instances that no slice wants stay until their place is needed.
+/// The steps that turn `observed` into `wanted`. Instances that no slice asks for stay until their place is needed.
 #[must_use]
 pub fn plan(observed: &Observed, wanted: &[WantedSlice]) -> Plan {
     let mut plan = Plan::default();
@@ -29,7 +29,7 @@ fn may_switch(gpu: &ObservedGpu, wanted: &[&WantedSlice]) -> bool {
     !held && wanted.iter().all(|w| w.reservation.is_none())
 }
 
-/// Clears the GPU and switches its mode. Wanted idle slices of the old mode are refused afterwards.
+/// Clears the GPU and switches its mode. Desired idle slices of the old mode are refused afterwards.
 fn switch(gpu: &ObservedGpu, mig: bool, plan: &mut Plan) {
     let uuid = || gpu.uuid.clone();
     let instances = gpu.instances.iter();

@@ -91,7 +91,7 @@ fn the_checker_rejects_forbidden_steps() {
     );
     assert_eq!(
         verdict(&gpu(&[(shape, false)]), &wanted(&[shape]), vec![destroy.clone()]),
-        "1g.10gb at 6:1 on GPU-0 is wanted"
+        "1g.10gb at 6:1 on GPU-0 is desired"
     );
     assert_eq!(
         verdict(&gpu(&[(shape, false)]), &[], vec![destroy.clone()]),
@@ -102,7 +102,7 @@ fn the_checker_rejects_forbidden_steps() {
         verdict(&gpu(&[(shape, false)]), &bigger, vec![create.clone()]),
         "3g.40gb at 4:4 on GPU-0 does not fit"
     );
-    assert_eq!(verdict(&gpu(&[]), &[], vec![create]), "3g.40gb at 4:4 on GPU-0 is not wanted");
+    assert_eq!(verdict(&gpu(&[]), &[], vec![create]), "3g.40gb at 4:4 on GPU-0 is not desired");
 }
 
 #[test]
@@ -179,9 +179,7 @@ fn strict_mps_keeps_one_size_on_a_gpu() {
     assert_eq!(steps_, ["start 4gb MPS share s0 on GPU-0"]);
     assert_eq!(
         refused,
-        [
-            "s1: MPS shares of another size are in use on the GPU, and the node's policy wants them of one size"
-        ]
+        ["s1: MPS shares of another size are in use on the GPU, and the node's policy requires one size"]
     );
 }
 
@@ -239,7 +237,7 @@ fn the_mode_is_switched_once_nothing_is_held_or_reserved() {
     let promised = vec![promised(wanted(&[shape]).remove(0))];
     assert_eq!(steps(&switching(false), &promised).0, Vec::<String>::new());
     let both = ["destroy 1g.10gb at 6:1 on GPU-0", "switch MIG mode off on GPU-0"];
-    assert_eq!(steps(&switching(false), &wanted(&[shape])).0, both, "an idle slice is nobody's loss");
+    assert_eq!(steps(&switching(false), &wanted(&[shape])).0, both, "no pod loses an idle slice");
     let switch =
         Plan { steps: vec![Step::Switch { gpu: GpuUuid::new("GPU-0"), mig: false }], refused: vec![] };
     for (observed, wanted, text) in [
@@ -309,7 +307,7 @@ fn an_instance_is_made_anew_when_it_is_wanted_whole_and_all_its_parts_are_idle()
 }
 
 proptest! {
-    /// From any state to any wanted set: the checker accepts the plan, no held slice is lost, and everything that is
+    /// From any state to any desired set: the checker accepts the plan, no held slice is lost, and everything that is
     /// not refused exists.
     #[test]
     fn every_plan_is_accepted_and_reaches_what_it_does_not_refuse(

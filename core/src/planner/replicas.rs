@@ -5,7 +5,7 @@ use super::model::{ObservedGpu, ObservedInstance, ObservedReplica, Obstacle, Pla
 use crate::contract::Shape;
 use crate::mig::Instance;
 
-/// Ends the replicas of all GPU instances that are neither wanted nor held.
+/// Ends the replicas of all GPU instances that are neither desired nor held.
 pub(super) fn ends(gpu: &ObservedGpu, wanted: &[Wanted<'_>]) -> Vec<Step> {
     let is_wanted = |instance: Instance, number: u8| {
         let mut slices = wanted.iter().filter(|w| w.instance == instance).flat_map(|w| &w.slices);

@@ -84,7 +84,7 @@ fn the_instance_is_made_once_and_each_replica_started() {
 
 #[test]
 fn no_more_replicas_start_than_policy_allows() {
-    // A held replica counts even if no slice wants it.
+    // A held replica counts even if no slice asks for it.
     let observed = served(&[(0, true), (1, true), (2, false)]);
     let (steps, refused) = planned(&observed, &wanted(&[replica(1), replica(3), replica(4)]));
     assert_eq!(steps, ["end share r2 on GPU-0", "start 1g.10gb at 0:1, replica 3 s1 on GPU-0"]);
@@ -114,8 +114,8 @@ fn an_instance_serves_one_pod_or_replicas() {
     assert_eq!(both.1, ["s1: it cannot exist beside the other slices: memory slices 0:1 are taken"]);
 }
 
-/// If two slices want an instance in different ways, the first one gets it, and what exists of the second one is in the
-/// way.
+/// If two slices use an instance in different ways, the first one gets it. What exists of the second one blocks the
+/// instance.
 #[test]
 fn the_first_of_two_conflicting_slices_gets_the_instance() {
     let mut there = served(&[(0, false)]);
@@ -190,14 +190,14 @@ fn the_checker_rejects_forbidden_steps() {
     assert_eq!(
         verdict(&served(&[]), &after_whole, start("s1", replica(0))),
         "s1 on GPU-0 does not fit",
-        "who wanted it first has it as a whole"
+        "the first slice has the whole instance"
     );
     let of_big = h100_shape("3g.40gb", 4).instance().unwrap();
     let of_big = wanted(&[Shape::of_instance(of_big, MigPart::Replica { replica: 0 })]);
     for (parts, text) in [(false, "s0 on GPU-0 is held"), (true, fits_not)] {
         assert_eq!(verdict(&otherwise(parts), &of_big, start("s0", of_big[0].shape)), text);
     }
-    assert_eq!(verdict(&served(&[]), &[], start("s0", replica(0))), "s0 on GPU-0 is not wanted");
+    assert_eq!(verdict(&served(&[]), &[], start("s0", replica(0))), "s0 on GPU-0 is not desired");
     for allowed in [
         Allowed { mig_replicas: None, ..Allowed::default() },
         Allowed { kinds: vec![Kind::Whole], mig_replicas: Some(MOST), ..Allowed::default() },

@@ -6,7 +6,7 @@ use crate::kind::Kind;
 use crate::names::SliceId;
 use crate::units::MemoryMib;
 
-/// Ends the shares that no slice wants, and starts the missing ones for which there is room beside what stays.
+/// Ends the shares that no slice asks for, and starts the missing ones for which there is room beside what stays.
 pub(super) fn plan(gpu: &ObservedGpu, wanted: &[&WantedSlice], plan: &mut Plan) {
     let is_wanted = |id: &SliceId| wanted.iter().any(|w| w.id == *id);
     let (ended, kept): (Vec<_>, Vec<_>) = gpu.shares.iter().partition(|s| !s.held && !is_wanted(&s.id));

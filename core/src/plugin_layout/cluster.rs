@@ -76,8 +76,8 @@ impl<'s> Cluster<'s> {
         wishes
     }
 
-    /// Orders conflicting wishes: a layout in force goes before one being applied, and that before one that is only
-    /// wanted.
+    /// Orders conflicting wishes: a layout in force comes before one that kerf applies, and both come before one that
+    /// kerf has not begun.
     fn standing(&self, name: &NodeName) -> u8 {
         let record =
             self.seen.nodes.get(name).and_then(|node| NodeRecord::from_json(node.record.as_deref()?).ok());

@@ -118,7 +118,7 @@ pub(super) enum Outlook {
 
 impl SeenClusterPolicy {
     /// The next step so that the plugin reads `config_map`, which has these keys. `strategy` is the one that the
-    /// layouts want, or `None`.
+    /// layouts need, or `None`.
     pub(super) fn outlook(
         &self,
         config_map: &str,

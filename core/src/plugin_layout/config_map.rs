@@ -86,7 +86,7 @@ mod tests {
         assert_eq!(changed[&new], sliced(4).config());
 
         let moved = wanted([("a", &sliced(4))].into_iter(), &changed, &[new.as_str()].into());
-        assert_eq!(moved["a"], sliced(4).config(), "nobody has the old text any more");
+        assert_eq!(moved["a"], sliced(4).config(), "no node has the old text any more");
         assert_eq!(
             key("a", &sliced(4), &moved, Some(&new)).as_deref(),
             Some(new.as_str()),

@@ -34,7 +34,7 @@ fn a_layout_is_in_force_once_the_node_shows_its_devices() {
     assert_eq!(state.to_string(), "layout a is in force: 4 nvidia.com/gpu");
     world.now += 10 * TIMEOUT;
     assert_eq!(world.settle().nodes["n"].write, None, "nothing is due any more");
-    assert_eq!(world.told, ["LayoutPreparing", "LayoutApplying", "LayoutInForce"], "each is told once");
+    assert_eq!(world.told, ["LayoutPreparing", "LayoutApplying", "LayoutInForce"], "each is reported once");
 }
 
 #[test]
@@ -108,7 +108,7 @@ fn missing_devices_of_a_layout_in_force_are_reported_without_a_rollback() {
     world.shows("n", &[("nvidia.com/gpu", 0)]);
     let state = world.state("n").unwrap();
     assert_eq!(state.reason(), "DevicesMissing");
-    assert!(state.to_string().contains("promises 4 nvidia.com/gpu, and the node shows no device"), "{state}");
+    assert!(state.to_string().contains("yield 4 nvidia.com/gpu, and the node shows no device"), "{state}");
     assert_eq!(world.config("n").as_deref(), Some("a"));
     world.shows("n", &[("nvidia.com/gpu", 4)]);
     assert_eq!(world.reason("n"), "InForce");
@@ -506,7 +506,10 @@ fn the_end_of_all_layouts_renames_no_mig_devices_that_pods_hold() {
     }
     let decision = world.decide();
     assert_eq!(decision.asks.len(), 2);
-    assert!(decision.nodes["b"].asks_for_holders && !decision.nodes["a"].asks_for_holders, "b was told");
+    assert!(
+        decision.nodes["b"].asks_for_holders && !decision.nodes["a"].asks_for_holders,
+        "b has a condition"
+    );
     world.hold("a", &["q"]);
     world.hold("b", &[]);
     world.settle();
@@ -633,7 +636,7 @@ fn a_rolled_back_node_stays_closed_until_its_plugin_has_followed() {
     world.label("n", "pool", None);
     world.label("n", "kerf.dev/layout", Some("none"));
     world.shows("n", &[("nvidia.com/gpu", 1)]);
-    assert_eq!((world.reason("n"), world.is_changing("n")), ("UnknownLayout", false), "whatever is wanted");
+    assert_eq!((world.reason("n"), world.is_changing("n")), ("UnknownLayout", false), "whatever is desired");
 }
 
 #[test]
@@ -671,13 +674,13 @@ fn a_rollback_waits_for_the_mig_manager() {
         world.label("n", "pool", pool);
         world.label("n", "kerf.dev/layout", layout);
         let mut world = world.clone();
-        assert_eq!(world.reason("n"), "MigManagerStuck", "whatever is wanted");
+        assert_eq!(world.reason("n"), "MigManagerStuck", "whatever is desired");
         world.label("n", "nvidia.com/mig.config.state", Some("success"));
         assert_eq!((world.reason("n"), world.is_changing("n")), (told, false));
     }
     world.label("n", "nvidia.com/mig.config.state", None);
     world.settle();
-    assert!(!world.is_changing("n"), "nobody cuts any more");
+    assert!(!world.is_changing("n"), "no program cuts any more");
 }
 
 #[test]

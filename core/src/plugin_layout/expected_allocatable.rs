@@ -1,4 +1,4 @@
-//! The promise of a layout: the resource names and counts that a node's allocatable must show once the layout is
+//! The expected allocatable of a layout: the resource names and counts that a node must show once the layout is
 //! applied.
 
 use super::gpus::NodeGpus;
@@ -167,7 +167,7 @@ fn most(gpus: &NodeGpus, profile: Profile) -> Option<u64> {
 }
 
 impl ExpectedAllocatable {
-    /// Whether a node with this allocatable advertises what was promised.
+    /// Whether a node with this allocatable advertises the expected devices.
     #[must_use]
     pub fn is_kept_by(&self, allocatable: &BTreeMap<String, u64>) -> bool {
         let mut shown = allocatable.iter().filter(|(name, count)| is_plugin_resource(name) && **count > 0);

@@ -1,7 +1,7 @@
-//! How long each write has been visible, counted by this leader's own clock from when it first saw the write. The times
-//! in records come from the clock of the leader that wrote them, which may be another leader's, or this one's before an
-//! adjustment. They only distinguish one write from another, and inform people. Therefore a new leader waits as long as
-//! one that has just written.
+//! How long each write has been visible, by this leader's own clock since it first read the write. The times in records
+//! come from the clock of the leader that wrote them. That may be another leader, or this one before an adjustment of
+//! its clock. These times only distinguish one write from another, and inform people. Therefore a new leader waits as
+//! long as one that has just written.
 
 use super::SeenNode;
 use super::cluster_policy::{ClusterPolicyRecord, Renaming, SeenClusterPolicy};

@@ -1,5 +1,5 @@
-//! What is due on one node. kerf changes nothing on a node while a pod holds a device of NVIDIA's plugin there, by
-//! whatever scheduler it was bound, or a slice of kerf's: otherwise the plugin would offer again what the pod has.
+//! The next step for one node. kerf changes nothing on a node while a pod holds a slice of kerf's there, or a device of
+//! NVIDIA's plugin, whatever scheduler bound it. Otherwise the plugin would offer again what the pod has.
 
 use super::choice::{Chosen, LayoutPolicy, named};
 use super::config_map::{key, layout_of};
@@ -192,8 +192,8 @@ pub(super) fn decide(
     }
 }
 
-/// A change that has begun ends by the promise in its record, whatever layout is wanted now. Until then the node gets
-/// no pod, and a misspelt label must not keep it closed for ever.
+/// A change that has begun ends by the expected devices in its record, whatever layout is desired now. Until it ends,
+/// the node gets no pod, and a misspelt label must not keep the node closed for ever.
 fn begun_before(
     node: &SeenNode,
     record: NodeRecord,
@@ -202,7 +202,7 @@ fn begun_before(
 ) -> NodeDecision {
     let labels = PluginLabels::of(&node.labels);
     if record.is_applying() && record.set != labels {
-        // Another client has changed the labels, so the promised devices will never appear. Without the record the node
+        // Another client has changed the labels, so the expected devices will never appear. Without the record the node
         // opens again.
         return NodeDecision { write: Some(NodeWrite { labels, record: None }), ..decision };
     }
@@ -287,7 +287,7 @@ fn gpus(node: &SeenNode) -> Option<NodeGpus> {
     NodeGpus::of(&node.labels, &node.allocatable, &node.boot)
 }
 
-/// Whether the node advertises the promised devices. `layout` is `None` if no policy has it any longer.
+/// Whether the node advertises the expected devices. `layout` is `None` if no policy has it any longer.
 fn shows(
     node: &SeenNode,
     name: &str,

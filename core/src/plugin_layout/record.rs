@@ -68,7 +68,7 @@ pub enum Progress {
 pub struct NodeRecord {
     /// The layout's name, which is its policy's.
     pub layout: String,
-    /// Fingerprint of the layout's content. Empty after a removal, so that a layout that is wanted again starts from
+    /// Fingerprint of the layout's content. Empty after a removal, so that a layout that is selected again starts from
     /// the beginning.
     pub digest: String,
     /// Fingerprint of the node's GPUs, driver and boot: kerf retries a failed layout when it changes.
@@ -83,7 +83,7 @@ pub struct NodeRecord {
     pub previous: PluginLabels,
     /// The labels before kerf's first change; the end of all layouts restores them.
     pub before: PluginLabels,
-    /// Set if NVIDIA's programs may not have followed: after a rollback, or if the node advertised the wanted devices
+    /// Set if NVIDIA's programs may not have followed: after a rollback, or if the node advertised the expected devices
     /// before the change.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lag: Option<Lag>,

@@ -1,5 +1,5 @@
-//! Rollback: labels that failed, or that no policy wants any longer, get their former values, and the node gets no pods
-//! until NVIDIA's programs have followed.
+//! Rollback: kerf restores the former values of labels that failed, or that no policy sets any longer. It keeps pods
+//! off the node until NVIDIA's programs have followed.
 
 use super::expected_allocatable::shown;
 use super::node::{Around, NodeDecision, NodeWrite, SeenNode};
@@ -76,8 +76,8 @@ pub(super) fn has_followed(node: &SeenNode, record: &NodeRecord, around: &Around
     })
 }
 
-/// Writes down that the MIG manager was seen at work. Once NVIDIA's programs have followed a rollback, it opens the
-/// node to pods, whatever layout is wanted now.
+/// Records that the MIG manager was seen at work. Once NVIDIA's programs have followed a rollback, it opens the node to
+/// pods, whatever layout is desired now.
 pub(super) fn followed(node: &SeenNode, record: NodeRecord, around: &Around<'_>) -> Option<NodeWrite> {
     let lag = record.lag.as_ref()?;
     let is_left = !record.is_applying() && has_followed(node, &record, around);

@@ -52,7 +52,7 @@ pub enum Conflict {
     LabelByHand {
         /// The value of label `nvidia.com/device-plugin.config`.
         label: String,
-        /// The layout that a policy wants for the node.
+        /// The layout that a policy gives the node.
         layout: String,
     },
     /// An admin selected a key of kerf's `ConfigMap` whose layout is in no policy any longer.
@@ -119,7 +119,7 @@ pub enum Conflict {
     },
     /// A label asks for a layout on a node without GPUs.
     #[error(
-        "layout {layout} is for GPUs, and neither labels of GPU feature discovery nor devices of NVIDIA's plugin tell of any on this node; take the label kerf.dev/layout off it, or see why GPU feature discovery is not there"
+        "layout {layout} is for GPUs, and this node has neither labels of GPU feature discovery nor devices of NVIDIA's plugin; remove the label kerf.dev/layout from it, or find out why GPU feature discovery is not there"
     )]
     NoGpus {
         /// The name of the layout.
@@ -180,7 +180,7 @@ pub enum LayoutState {
     },
     /// The layout was in force, and the node now advertises other devices.
     #[error(
-        "layout {layout} promises {promise}, and the node shows {shown}; see the log of NVIDIA's device plugin on the node"
+        "layout {layout} should yield {promise}, and the node shows {shown}; see the log of NVIDIA's device plugin on the node"
     )]
     Short {
         /// The name of the layout.
@@ -217,7 +217,7 @@ pub enum LayoutState {
         pods: Pods,
     },
     /// The labels are written, and the devices are not there yet.
-    #[error("layout {layout} is written, and the node is to show {promise}; it shows {shown}")]
+    #[error("layout {layout} is written, and the node should show {promise}; it shows {shown}")]
     Applying {
         /// The name of the layout.
         layout: String,
@@ -250,9 +250,9 @@ pub enum LayoutState {
         /// The plugin configuration that is in force instead.
         back: String,
     },
-    /// No policy wants the layout any longer, and pods still hold devices.
+    /// No policy gives the node the layout any longer, and pods still hold devices.
     #[error(
-        "layout {layout} is wanted no more, and is removed when pods have ended that hold GPUs of this node: {pods}"
+        "no policy gives this node layout {layout} any longer; kerf removes it when the pods have ended that hold GPUs of this node: {pods}"
     )]
     RemovalWaits {
         /// The name of the layout.
@@ -272,7 +272,7 @@ pub enum LayoutState {
     },
     /// The labels from before kerf are written, and the plugin has not followed.
     #[error(
-        "layout {layout} is wanted no more: its labels are removed, and the plugin is to follow; the node shows {shown}"
+        "no policy gives this node layout {layout} any longer; kerf has removed its labels, and the plugin has yet to follow; the node shows {shown}"
     )]
     Removing {
         /// The name of the layout.

@@ -193,7 +193,7 @@ pub struct Toleration {
     pub effect: Option<String>,
 }
 
-/// A checked policy. Each class has at least one kind, and no kind isolates less than the class promises. A policy with
+/// A checked policy. Each class has at least one kind, and no kind isolates less than the class requires. A policy with
 /// `deny` has no class.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Policy {

@@ -55,7 +55,7 @@ pub enum PolicyFault {
     /// `spec.deny` has an empty reason.
     #[error("the reason is empty; write the reason that refused users read, or remove the field")]
     NoReason,
-    /// Another field than `match` stands beside `deny`.
+    /// Another field than `match` is set with `deny`.
     #[error("a policy with spec.deny has spec.match and nothing else; remove this field, or spec.deny")]
     BesideDeny,
     /// No policy has the name in `spec.extends`.
@@ -197,7 +197,7 @@ pub enum PolicyFault {
         "{0} is no GPU's UUID; write one that begins with GPU-, as `kerf nodes -o wide` and `kerf gpu list` print it"
     )]
     NoUuid(GpuUuid),
-    /// A rule stands behind one that selects every GPU, so it is never used.
+    /// A rule comes after one that selects every GPU, so it is never used.
     #[error("spec.gpus[{0}] names every GPU, so this rule is never used; move it before that one")]
     RuleNeverUsed(usize),
     /// A warm entry has a count of zero.
@@ -211,7 +211,7 @@ pub enum PolicyFault {
         /// The kind of this resource name.
         kind: Kind,
     },
-    /// A setting for managed nodes stands beside a layout of NVIDIA's device plugin.
+    /// A setting for managed nodes is set with a layout of NVIDIA's device plugin.
     #[error(
         "this is for kerf's own nodes, and spec.plugin for those that NVIDIA's device plugin serves; write two policies"
     )]

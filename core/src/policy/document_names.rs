@@ -53,7 +53,7 @@ pub(super) fn name(field: &Field, text: &str) -> Option<PolicyError> {
     (!is_name(text)).then(|| PolicyFault::Name(text.to_owned()).of(field.clone()))
 }
 
-/// The mistakes of a list of names, each of which may end in `*`.
+/// The mistakes of a list of names. Each name may end in `*`.
 pub(super) fn patterns(field: &Field, list: &[String]) -> Vec<PolicyError> {
     let bad = |(index, text): (usize, &String)| {
         (!is_pattern(text)).then(|| PolicyFault::Pattern(text.clone()).of(field.at(index)))

@@ -99,7 +99,7 @@ impl TryFrom<NodePolicyDocument> for NodeRules {
     }
 }
 
-/// The mistakes of fields for managed nodes that stand beside a layout of NVIDIA's device plugin.
+/// The mistakes of fields for managed nodes that are set with a layout of NVIDIA's device plugin.
 fn beside_plugin(spec: &NodePolicySpec) -> impl Iterator<Item = PolicyError> + use<> {
     [
         ("spec.gpus", !spec.gpus.is_empty()),

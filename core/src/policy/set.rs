@@ -1,4 +1,4 @@
-//! All policies in force: policies for pods, of which the first match holds, and policies for nodes.
+//! All policies in force: for pods, where the first match holds, and for nodes.
 
 use super::Policy;
 use super::matching::Mismatch;

@@ -1,4 +1,4 @@
-//! Findings between the policies of a set, each of which is valid by itself.
+//! Findings between the policies of a set. Each policy is valid by itself.
 
 use super::choose::may_serve;
 use super::document_field::Field;
@@ -149,7 +149,7 @@ fn second_weights(pods: &[Policy]) -> Vec<Finding> {
 fn pod_findings(pods: &[Policy], index: usize) -> Vec<Finding> {
     let policy = PolicyIndex::Pod(index);
     let matched = &pods[index].spec().pods;
-    // A policy that others extend is in use by them, so it may stand behind one that matches all its pods.
+    // A policy that others extend is in use by them, so it may come after one that matches all its pods.
     let is_base =
         pods.iter().any(|other| other.lineage().bases.iter().any(|base| base == pods[index].name()));
     let before = pods[..index].iter().find(|before| !is_base && before.spec().pods.covers(matched));

@@ -39,7 +39,7 @@ pub(super) fn entries(container: &ContainerView) -> impl Iterator<Item = (&str, 
     resources.limits.iter().chain(&resources.requests).map(|(name, amount)| (name.as_str(), amount.as_str()))
 }
 
-/// Whether an entry asks for nothing. Charts write 0 under NVIDIA's names where no GPU is wanted.
+/// Whether an entry asks for nothing. Charts write 0 under NVIDIA's names for pods without a GPU.
 pub(super) fn is_nothing(name: &str, amount: &str) -> bool {
     name.starts_with(nvidia_keys::PREFIX) && parse_count(amount) == Some(0)
 }

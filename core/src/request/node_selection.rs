@@ -171,7 +171,7 @@ mod tests {
         let label = |key: &str| match key {
             "zone" => NodeLabel::Is("a"),
             "gpus" => NodeLabel::Is("8"),
-            "kept-by-nobody" => NodeLabel::Unknown,
+            "unknown" => NodeLabel::Unknown,
             _ => NodeLabel::Missing,
         };
         NodeSelection::of(&serde_json::from_value(spec).unwrap()).selects("n", label)
@@ -207,8 +207,8 @@ mod tests {
             ("gpus", "Gt", json!(["many"]), false),
             ("other", "Lt", json!(["9"]), false),
             ("zone", "Is", json!(["a"]), false),
-            ("kept-by-nobody", "DoesNotExist", json!(null), true),
-            ("kept-by-nobody", "Exists", json!(null), true),
+            ("unknown", "DoesNotExist", json!(null), true),
+            ("unknown", "Exists", json!(null), true),
         ] {
             let found = by_terms(
                 json!([{"matchExpressions": [{"key": key, "operator": operator, "values": values}]}]),
@@ -253,7 +253,7 @@ mod tests {
             (json!({"nodeSelector": {"zone": "a", "gpus": "8"}}), true),
             (json!({"nodeSelector": {"zone": "a", "gpus": "4"}}), false),
             (json!({"nodeSelector": {"other": "a"}}), false),
-            (json!({"nodeSelector": {"kept-by-nobody": "a"}}), true),
+            (json!({"nodeSelector": {"unknown": "a"}}), true),
             (json!({"nodeName": "n"}), true),
             (json!({"nodeName": "m"}), false),
             (json!({"nodeName": ""}), true),

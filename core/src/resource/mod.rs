@@ -1,7 +1,7 @@
 //! Every extended resource name that kerf emits, accepts or registers.
 //!
 //! The names are those that users know: those of NVIDIA's device plugin for MIG (k8s-device-plugin `internal/resource`)
-//! and those of nos for shares. A name promises a minimum; the request document contains what was asked for.
+//! and those of nos for shares. A name guarantees a minimum; the request document contains what the user asked for.
 
 mod plugin_name;
 
@@ -138,7 +138,7 @@ impl ResourceName {
         }
     }
 
-    /// The size that the name promises; `None` if it depends on the GPU.
+    /// The size that the name guarantees; `None` if it depends on the GPU.
     #[must_use]
     pub fn size(self) -> Option<SizeGb> {
         match self {
@@ -149,7 +149,7 @@ impl ResourceName {
         }
     }
 
-    /// Whether a GPU instance of `profile` has at least the compute and memory that this name promises.
+    /// Whether a GPU instance of `profile` has at least the compute and memory that this name guarantees.
     #[must_use]
     pub fn is_kept_by(self, profile: Profile) -> bool {
         matches!(self, Self::Mig(promised)

@@ -81,7 +81,7 @@ impl Workload {
     /// and without a limit of threads.
     ///
     /// Run as many copies as will share a GPU. Up to that number the prediction is a curve through both runs, at most
-    /// 16 % above and 3 % below measured values. Beyond it only the measured throughput is promised.
+    /// 16 % above and 3 % below measured values. Beyond it, only the measured throughput is certain.
     ///
     /// # Errors
     /// If the runs contradict each other; the text names the remedy.

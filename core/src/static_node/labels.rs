@@ -105,8 +105,8 @@ fn labelled(labels: &Labels, name: PluginName) -> LabelledDevices {
     }
 }
 
-/// The offer of a node under `name`, with `capacity` devices of which `allocatable` may be given, and a doubt if labels
-/// and capacity disagree.
+/// The offer of a node under `name`, with `capacity` devices and `allocatable` usable ones, and a doubt if labels and
+/// capacity disagree.
 ///
 /// Allocatable counts. Labels are up to a minute late, and allocatable may be late too. If they disagree, the devices
 /// count as time slices, which isolate nothing, of the smaller of both sizes.

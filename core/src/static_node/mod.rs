@@ -32,7 +32,7 @@ pub struct StaticNode {
     pub is_changing: bool,
 }
 
-/// A name of which a node has more or fewer devices than its labels say.
+/// A resource name whose devices on a node differ in number from the node's labels.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Doubt {
     /// The name of the plugin's devices.

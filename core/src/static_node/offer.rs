@@ -76,9 +76,9 @@ impl StaticOffer {
     }
 }
 
-/// Whether a node with GPUs of this model may serve the pod. Only its kubelet sees which GPU a device is on, so a pod
-/// that selects or excludes UUIDs is not admitted. Neither is a pod that excludes models, if the labels do not say the
-/// model.
+/// Whether a node with GPUs of this model may serve the pod. Only its kubelet reads which GPU a device is on, so kerf
+/// does not admit a pod that selects or excludes UUIDs. It does not admit a pod that excludes models either, if the
+/// labels do not have the model.
 #[must_use]
 pub fn admits(gpus: &GpuSelection, model: &str) -> bool {
     let is_sure = !model.is_empty() || gpus.not_models.is_empty();

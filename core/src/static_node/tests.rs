@@ -148,7 +148,7 @@ fn devices_count_as_time_slices_if_labels_and_capacity_disagree() {
     let mps = a100("NVIDIA-A100-SXM4-80GB-SHARED", "4", "mps");
     let single = a100("NVIDIA-A100-SXM4-80GB-MIG-3g.40gb", "1", "none");
     let cases: [Case<'_>; 6] = [
-        ("the labels tell of the sharing later", &whole, &[("gpu", 8)], &["gpu time-slicing: 8 of 20 GB"]),
+        ("the labels show the sharing later", &whole, &[("gpu", 8)], &["gpu time-slicing: 8 of 20 GB"]),
         ("the plugin shares later", &mps, &[("gpu", 2)], &["gpu time-slicing: 2 of 20 GB"]),
         ("another number of replicas", &mps, &[("gpu", 4)], &["gpu time-slicing: 4 of 20 GB"]),
         ("replicas before, MIG next", &single, &[("gpu", 8)], &["gpu time-slicing: 8 of 20 GB"]),
@@ -176,7 +176,7 @@ fn a_node_lists_names_whose_labels_and_capacity_disagree() {
     assert_eq!(static_node(&mps, &[("gpu", 8)]).doubts, []);
     let doubt = Doubt { name: PluginName::Gpu, there: 2, told: 8 };
     assert_eq!(static_node(&mps, &[("gpu", 2)]).doubts, [doubt]);
-    assert_eq!(static_node(&[], &[("gpu", 8)]).doubts, [], "nothing is told");
+    assert_eq!(static_node(&[], &[("gpu", 8)]).doubts, [], "there are no labels");
     let whole = a100("NVIDIA-A100-SXM4-80GB", "1", "none");
     assert_eq!(static_node(&whole, &[("gpu", 1)]).doubts, [], "the other is in MIG mode");
 }
@@ -308,7 +308,7 @@ fn the_least_waste_wins_and_then_the_fuller_node() {
 }
 
 proptest! {
-    /// Whatever labels and devices say: no device is offered twice, and isolation is only offered if both show it.
+    /// For all labels and devices: no device is offered twice, and isolation is only offered if both show it.
     #[test]
     fn no_labels_overstate_the_devices(
         count in prop::option::of(0_u32..4),

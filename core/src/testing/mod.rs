@@ -106,7 +106,7 @@ pub fn owner_in_epoch(name: &str) -> OwnerInEpoch {
     OwnerInEpoch { uid: PodUid::new(format!("uid-{name}")), key: PodKey::new("default", name), epoch: 1 }
 }
 
-/// The status of a wanted slice that exists; its pod holds it if `held`.
+/// The status of a desired slice that exists; its pod holds it if `held`.
 #[must_use]
 pub fn slice_status(slice: &WantedSlice, held: bool) -> SliceStatus {
     let reservation = slice.reservation.as_ref();
@@ -147,7 +147,7 @@ pub fn h100_shape(profile: &str, start: u8) -> Shape {
     Shape::Mig { profile, start, size, part: MigPart::Whole }
 }
 
-/// Slices `s0`, `s1` and so on of these shapes, wanted on `GPU-0` and not reserved.
+/// Desired slices `s0`, `s1` and so on of these shapes, on `GPU-0` and not reserved.
 #[must_use]
 pub fn wanted(shapes: &[Shape]) -> Vec<WantedSlice> {
     let slice = |(n, shape): (usize, &Shape)| WantedSlice {

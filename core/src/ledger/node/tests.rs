@@ -369,7 +369,7 @@ fn a_pod_that_the_watch_does_not_show_after_a_restart_is_looked_up_at_once() {
     assert_eq!(stands(&node), "held");
 
     restart(&mut node, &[("a", BoundPod::Alive)]);
-    assert_eq!(node.ledger.due(at(31)), Due::default(), "the watch has told");
+    assert_eq!(node.ledger.due(at(31)), Due::default(), "the watch has shown the pod");
 }
 
 #[test]
@@ -378,7 +378,7 @@ fn the_nodes_own_watch_releases_pods_that_it_has_shown() {
     assert_eq!(node.ledger.pods(&watch(&[]), at(11)), [], "it may be behind");
     assert_eq!(stands(&node), "binding");
     node.ledger.pods(&watch(&[("a", BoundPod::Alive)]), at(12));
-    assert_eq!(node.ledger.due(at(10_000)), Due::default(), "a bound pod needs nobody to renew it");
+    assert_eq!(node.ledger.due(at(10_000)), Due::default(), "a bound pod needs no renewal");
     // A new list of pods does not contain it.
     assert_eq!(node.ledger.pods(&watch(&[]), at(10_001)), []);
     let due = node.ledger.due(at(10_001));

@@ -17,11 +17,11 @@ pub struct Upkeep {
 }
 
 impl Ledger {
-    /// Adapts the ledger to the node: reservations follow the kubelet's choices, a slice that could not be made ends
-    /// its pod's whole reservation, and idle slices become those that the policy wants. A pod that is bound or may be
-    /// keeps its reservation.
+    /// Adapts the ledger to the node. Reservations follow the kubelet's choices. A slice that could not be made ends
+    /// its pod's whole reservation. Idle slices become those of the policy. A pod that is bound, or may be bound, keeps
+    /// its reservation.
     ///
-    /// `owner` is the pod that holds a slice, by an account that knows UIDs.
+    /// `owner` returns the pod that holds a slice, from an account with UIDs.
     /// No idle slice is cut on GPUs in `resting`. GPUs on which an idle slice could not be made are added to it.
     pub fn upkeep<'o>(
         &mut self,

@@ -17,7 +17,7 @@ pub enum Disagreement {
     #[error("NVML does not list {0}")]
     Missing(Profile),
     /// NVML lists a profile that the catalog does not have.
-    #[error("NVML lists {0}, of which the catalog does not know")]
+    #[error("NVML lists {0}, which the catalog does not list")]
     Unknown(Profile),
     /// The id that creates the profile differs.
     #[error("{profile} has id {nvml} on NVML and {catalog} in the catalog", nvml = nvml.0, catalog = catalog.0)]
@@ -151,7 +151,7 @@ mod tests {
                 "2g.20gb takes 3 memory slices by NVML and 2 by the catalog",
                 "a GPU holds 1 of 3g.40gb by NVML and 2 by the catalog",
                 "4g.40gb has 30000Mi by NVML and 40448Mi by the catalog",
-                "NVML lists 1g.11gb+me, of which the catalog does not know",
+                "NVML lists 1g.11gb+me, which the catalog does not list",
             ]
         );
     }

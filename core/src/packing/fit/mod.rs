@@ -97,7 +97,7 @@ pub(super) fn fit_first(
     Err(first)
 }
 
-/// Whether the node can run the pod at all, without looking at its GPUs.
+/// Whether the node can run the pod at all, regardless of its GPUs.
 fn may_run(node: &NodeInventory, request: &RequestDocument) -> Result<(), Refusal> {
     let names = request.containers.iter().map(|container| container.resource);
     let neutral = names.filter(|name| name.is_neutral()).filter_map(ResourceName::size).max();

@@ -91,7 +91,7 @@ fn an_equal_share_serves_requests_within_its_memory_and_compute() {
     assert!(has(two, 50, None) && !has(two, 51, None));
     assert!(has(two, 0, Some(7 * 1024)) && !has(two, 0, Some(7 * 1024 + 1)));
     let open = r#"{"mps": {"replicas": 2, "computeLimit": "none"}}"#;
-    assert!(has(open, 0, None) && !has(open, 1, None), "nobody has compute for itself");
+    assert!(has(open, 0, None) && !has(open, 1, None), "no share has compute of its own");
 }
 
 proptest! {

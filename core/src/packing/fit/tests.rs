@@ -208,7 +208,7 @@ fn refusals_have_one_constant_text_each() {
 }
 
 proptest! {
-    /// Whatever is requested in whatever order, every accepted place is legal beside all the others.
+    /// For all requests in any order: every accepted place is legal beside all the others.
     #[test]
     fn every_accepted_place_is_legal(asks in prop::collection::vec((0_usize..6, 0_usize..12, any::<bool>()), 1..40)) {
         let models = ["H100-80GB", "A100-40GB", "A30-24GB", "T4-16GB"];

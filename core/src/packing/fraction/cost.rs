@@ -25,7 +25,7 @@ const GAP: f64 = 4.0;
 const FRAGMENTATION: f64 = 0.5;
 /// The price of balance while CPU is just enough. It grows with the third power of CPU's tightness.
 const BALANCE: f64 = 0.7;
-/// The price of a model that requests by model want completely.
+/// The price of a model if the requests by model ask for all its GPUs.
 const SCARCITY: f64 = 2.0;
 /// The cost of each core that is left on the node.
 const CORE_LEFT: f64 = 0.25;
@@ -125,7 +125,7 @@ fn used_by_one(node: &Node, uses: &Uses<'_>) -> f64 {
     node.gpus().iter().map(|gpu| uses.for_one(gpu.left())).sum()
 }
 
-/// The usual requests' loss by these GPUs, all of which are free, and by the CPU.
+/// The loss of the usual requests if a pod takes the GPUs in `taken`, which are all free, and leaves `cpu`.
 fn fragmentation(node: &Node, worth: &Worth, cpu: CpuMilli, taken: GpuSet, market: &Market) -> f64 {
     let uses = market.uses(node, cpu);
     let gone: f64 = taken.iter().map(|_| uses.for_one(GpuMilli::WHOLE)).sum();

@@ -8,10 +8,10 @@ use super::workload::{Seen, Workload};
 use crate::units::MemoryMib;
 use std::collections::BTreeMap;
 
-/// The cap of the demand for a model, in multiples of its GPUs. A model that is wanted more often counts as no scarcer.
+/// The cap of the demand for a model, in multiples of its GPUs. More demand makes the model no scarcer.
 const MOST_WANTED: f64 = 2.0;
 
-/// The cap of the demand for CPU, in multiples of the fleet's. CPU that is wanted more often counts as no tighter.
+/// The cap of the demand for CPU, in multiples of the fleet's. More demand makes CPU no tighter.
 const MOST_TIGHT: f64 = 4.0;
 
 /// All requests that count, with assumed ones until enough have come.
@@ -66,7 +66,7 @@ impl Demand {
         parts
     }
 
-    /// The CPU (thousandths of a core) and memory (MiB) that pods with a GPU want for each thousandth of a GPU.
+    /// The CPU (thousandths of a core) and memory (MiB) that pods with a GPU request for each thousandth of a GPU.
     pub(super) fn beside_gpus(&self) -> (f64, f64) {
         let with_gpu = || self.requests.iter().filter(|usual| usual.request.gpus != GpuDemand::None);
         let cpu: f64 = with_gpu().map(|usual| f64::from(usual.request.cpu.0) * usual.count).sum();
@@ -74,7 +74,7 @@ impl Demand {
         (cpu / self.volume, memory / self.volume)
     }
 
-    /// The part of all CPU that is wanted once all GPUs are wanted: 1 is just enough.
+    /// The part of all CPU that is requested once all GPUs are requested: 1 is just enough.
     pub(super) fn tightness(&self, supply: &Supply) -> f64 {
         let wanted: f64 =
             self.requests.iter().map(|usual| f64::from(usual.request.cpu.0) * usual.count).sum();
@@ -82,9 +82,9 @@ impl Demand {
         if had > 0.0 { (wanted / self.volume / had).min(MOST_TIGHT) } else { 0.0 }
     }
 
-    /// For each model, the part of it that requests by model want once all GPUs are wanted. It is squared, because a
-    /// model of which half is wanted is hardly in danger. A request that allows several models counts for each in
-    /// proportion to its GPUs.
+    /// For each model, the part of it that requests by model ask for once all GPUs are requested. It is squared,
+    /// because a model of which half is requested is hardly scarce. A request that allows several models counts for
+    /// each in proportion to its GPUs.
     pub(super) fn scarcity(&self, supply: &Supply) -> Vec<f64> {
         let mut wanted = [0.0; MOST_MODELS];
         for usual in self.requests.iter().filter(|usual| usual.request.models != ModelSet::ANY) {

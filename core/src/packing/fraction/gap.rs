@@ -3,8 +3,8 @@
 //!
 //! The prices are the duals of the fluid cutting stock problem (fewest GPUs for shares in these proportions), solved by
 //! Gilmore and Gomory's column generation (1961). A share that always finds a gap is free, and a share that fills half
-//! a GPU is worth half of one. A gap of 190 thousandths that no usual share wants is worth nothing, so filling it loses
-//! nothing.
+//! a GPU is worth half of one. A gap of 190 thousandths that no usual share can use is worth nothing, so kerf loses
+//! nothing when it fills the gap.
 
 use super::amount::GpuMilli;
 use std::collections::BTreeMap;

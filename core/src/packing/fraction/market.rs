@@ -15,11 +15,11 @@ use crate::units::MemoryMib;
 #[derive(Debug, Clone)]
 pub struct Market {
     pub(super) gaps: GapValues,
-    /// The thousandths of a core that usual GPU pods want for each thousandth of a GPU.
+    /// The thousandths of a core that usual GPU pods request for each thousandth of a GPU.
     cpu_per_gpu: f64,
-    /// The MiB of node memory that they want for each thousandth of a GPU.
+    /// The MiB of node memory that they request for each thousandth of a GPU.
     memory_per_gpu: f64,
-    /// The part of all CPU that is wanted once all GPUs are wanted.
+    /// The part of all CPU that is requested once all GPUs are requested.
     tightness: f64,
     /// The scarcity of each model.
     scarcity: Vec<f64>,

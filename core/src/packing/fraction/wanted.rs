@@ -1,7 +1,8 @@
 //! Fragmentation as FGD counts it (Weng, USENIX ATC'23): the demand for what is left of a node.
 //!
-//! On a node with room for it, a usual request can use all GPUs that have room for it. The mean over the usual requests
-//! of what can be used falls by more than what is taken, if a request breaks room that others wanted.
+//! On a node with room for it, a usual request can use all GPUs that have room for it. A placement lowers the mean of
+//! this usable amount over the usual requests. It lowers the mean by more than it takes, if it breaks room that other
+//! requests need.
 
 use super::amount::{CpuMilli, GpuMilli, real};
 use super::demand::Demand;

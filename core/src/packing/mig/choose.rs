@@ -63,7 +63,7 @@ pub fn has_compute(table: &MigTable, slices: u8, least: ComputePercent) -> bool 
     u32::from(slices) * 100 >= u32::from(least.get()) * u32::from(table.compute())
 }
 
-/// The places of `places` that serve a request. Those with the most compute come first: the name promises a minimum,
+/// The places of `places` that serve a request. Those with the most compute come first: the name guarantees a minimum,
 /// and more compute on the same memory slices costs nothing.
 #[must_use]
 pub fn wanted(places: &Places, table: &MigTable, request: &ContainerRequest) -> Vec<PlaceId> {

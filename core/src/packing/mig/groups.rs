@@ -1,4 +1,4 @@
-//! The GPUs of a model in groups of equal cuts: a decision looks at the ways of cutting and not at each GPU.
+//! The GPUs of a model in groups of equal cuts: a decision compares the ways of cutting and not each GPU.
 
 use super::choose::{Choice, Cut, REUSE, with_idle};
 use super::model::Model;
@@ -7,8 +7,8 @@ use super::states::StateId;
 use crate::packing::Cost;
 use std::collections::{BTreeSet, HashMap};
 
-/// The most groups of one state, and GPUs of one group, that a decision looks at. Without it the decision would grow
-/// with the fleet.
+/// The most groups of one state, and GPUs of one group, that a decision compares. Without this limit the decision would
+/// take longer with each GPU of the fleet.
 const LOOKED_AT: usize = 128;
 
 /// States are sorted for a class only after this many decisions at unchanged prices, because sorting costs more than

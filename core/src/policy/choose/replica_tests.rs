@@ -43,7 +43,7 @@ fn a_request_for_a_gpu_gets_an_equal_mps_share_if_no_whole_gpu_exists() {
     let by = |supply: &Supply, want, class| given(&any, supply, &ask(want, class));
     let share = "nvidia.com/gpu.mps | memory";
     assert_eq!(by(&four, Want::Whole, None), share);
-    assert_eq!(by(&four, Want::Replica, None), "nvidia.com/gpu.mps | none", "the name promises no more");
+    assert_eq!(by(&four, Want::Replica, None), "nvidia.com/gpu.mps | none", "the name guarantees no more");
     assert_eq!(by(&four, Want::MpsReplica, None), share);
     assert_eq!(by(&four, Want::Whole, Some(IsolationClass::None)), "nvidia.com/gpu.mps | none");
     let both = shared("L40S-48GB", &in_mps(4), &["T4-16GB"]);
@@ -98,7 +98,7 @@ fn a_mig_replica_serves_only_requests_by_name_without_isolation() {
     let none = json!({"isolation": {"memory": ["mig"], "none": ["mig"]}});
     let by = |policy: &Value, class| given(policy, &supply, &ask(want, class));
     let turn = "nvidia.com/mig-1g.10gb.shared | none";
-    assert_eq!(by(&none, None), turn, "the name promises no more");
+    assert_eq!(by(&none, None), turn, "the name guarantees no more");
     assert_eq!(by(&none, Some(IsolationClass::None)), turn);
     let fenced = by(&none, Some(IsolationClass::Memory));
     assert!(fenced.contains("nvidia.com/mig-1g.10gb.shared does not give isolation memory"), "{fenced}");

@@ -274,7 +274,7 @@ fn a_name_without_a_size_counts_as_the_largest_slice() {
     insta::assert_snapshot!(of(8, "", &both).unwrap_err(), @"the pod asks for 360 GB of GPU memory in all, where nvidia.com/gpu counts as 45 GB, the most that it may be, more than the 80 GB that policy default allows one pod; ask for 80 GB or less, or make several pods of it");
     assert!(of(1, "", &both).is_ok() && of(2, "", &both).is_err());
     assert!(of(5, "T4-16GB", &both).is_ok() && of(6, "T4-16GB", &both).is_err());
-    assert!(of(8, "", &[]).is_ok(), "who knows no GPU counts none");
+    assert!(of(8, "", &[]).is_ok(), "an empty supply counts no memory");
 }
 
 #[test]

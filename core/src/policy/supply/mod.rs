@@ -90,7 +90,7 @@ impl Supply {
         !self.concrete_names
     }
 
-    /// Whether the supply has no GPU that serves anything. So kerf cannot tell yet what the cluster can serve.
+    /// Whether no GPU of the supply serves anything. Then kerf cannot judge yet what the cluster can serve.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.gpus.sorts.iter().all(|gpu| gpu.names.is_empty()) && !self.has_static()

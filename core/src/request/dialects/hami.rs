@@ -61,7 +61,7 @@ pub(super) fn ask(
     Ok(Some(Foreign { dialect: Dialect::Hami, ask: ask.of_distinct_gpus(), memory }))
 }
 
-/// The part of each GPU. HAMi uses the amount if a percentage stands beside it, so kerf does too.
+/// The part of each GPU. HAMi uses the amount if a percentage is set too, and kerf does the same.
 fn want(
     container: &ContainerView,
     memory: Option<&str>,

@@ -3,7 +3,7 @@ use crate::kind::IsolationClass;
 use crate::request::{PodAsk, read};
 use serde_json::{Value, json};
 
-/// The request of a pod's only container, in a cluster whose GPUs have 80 GB: want, count and share of compute.
+/// The request of a pod's only container, in a cluster whose GPUs have 80 GB: `Want`, count and share of compute.
 fn asked(
     dialect: Dialect,
     metadata: &Value,

@@ -60,7 +60,7 @@ impl Agent {
         !self.allocated.contains_key(device) && is_shown && !self.is_anothers(slice)
     }
 
-    /// Whether another pod has the device than the one that has reserved it.
+    /// Whether another pod than the one that has reserved the device holds it.
     fn is_anothers(&self, slice: &Slice) -> bool {
         let holder = self.holder(&slice.device);
         slice.pod().is_some_and(|uid| holder.is_some_and(|(holder, _)| holder != *uid))

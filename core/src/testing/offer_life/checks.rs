@@ -116,7 +116,7 @@ impl Life {
     }
 
     /// A complete pod must be listed, or blocked by a pod that may be bound, is being admitted, or is listed itself. No
-    /// pod may wait for a pod whose slices are still being made, nor for one that waits.
+    /// pod may wait for a pod whose slices are still being made, or for a pod that waits.
     fn check_progress(&self) -> Result<(), String> {
         let complete = self.pods.iter().filter(|pod| pod.stage == Stage::Pending && self.is_complete(pod));
         for pod in complete.filter(|pod| !self.of(pod).any(|slice| self.is_held(slice))) {

@@ -30,7 +30,7 @@ const STEPS: u8 = 64;
 /// Devices by the index of their name in [`NAMES`].
 type Devices = [BTreeSet<DeviceId>; 2];
 
-/// The number of a step, of which only the remainder counts, and the seed of its choices.
+/// The number of a step (only its remainder counts) and the seed of its choices.
 pub type Step = (u8, u64);
 
 /// The counts of a history's results.

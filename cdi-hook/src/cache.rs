@@ -36,7 +36,7 @@ const EXTENSION_HEADER: usize = 8;
 const SECTION: usize = 16;
 /// The section whose content is offsets of strings. They are the names of folders for newer processors.
 const HWCAPS: usize = 1;
-/// A limit, so that a broken count cannot make the hook loop. glibc itself knows two sections.
+/// A limit, so that a broken count cannot make the hook loop. glibc itself defines two sections.
 const SECTION_LIMIT: usize = 16;
 
 /// The type of library in an entry: of glibc, for 64 bits of this processor. The loader skips entries of another type.

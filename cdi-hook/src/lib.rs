@@ -1,7 +1,7 @@
 //! The OCI hook that lets a container find the driver's libraries by name: it adds them to the container's
 //! `/etc/ld.so.cache`.
 //!
-//! `ldconfig -p`, by which Triton and others look for `libcuda.so.1`, shows that cache only. The loader of an image of
+//! `ldconfig -p`, by which Triton and others find `libcuda.so.1`, shows that cache only. The loader of an image of
 //! another distribution than the host's does not search the folders of the host either, but it reads the cache.
 //!
 //! # Safety of the host

@@ -2,7 +2,8 @@
 //! else that a restart needs.
 //!
 //! A process that is killed loses its memory, and the next one undoes only what the checkpoint lists. So a setting is
-//! recorded before it is made, and stays recorded until it is seen to be undone, whether or not it is still wanted.
+//! recorded before it is made, and stays recorded until the agent sees that it is undone, even if it is no longer
+//! desired.
 
 use crate::gpu::limits::Limits;
 use crate::node::{Daemons, Ill, Profiles, Restored, Shares};
@@ -138,7 +139,7 @@ mod tests {
         let mut standing = AppliedSettings::of(&busy());
         assert_eq!(standing.complete(Restored::default()), busy());
         standing.on_daemons(&Daemons::new());
-        assert_eq!(standing.complete(Restored::default()), busy(), "nobody has put the mode back yet");
+        assert_eq!(standing.complete(Restored::default()), busy(), "the mode is not restored yet");
     }
 
     #[test]

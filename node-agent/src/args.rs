@@ -27,7 +27,7 @@ pub enum Action {
 #[command(name = "kerf-node-agent", version = kerf_runtime::VERSION)]
 #[expect(clippy::struct_excessive_bools, reason = "flags")]
 pub struct Args {
-    /// `serve`, or `leave`: undo what the agent has set on the node, leave held slices alone, and end. For an uninstall, once
+    /// `serve`, or `leave`: undo what the agent has set on the node, keep held slices, and end. For an uninstall, once
     /// the agent itself is gone.
     #[arg(value_enum, default_value = "serve")]
     pub action: Action,
@@ -35,7 +35,7 @@ pub struct Args {
     #[arg(long, env = "NODE_NAME", value_parser = |name: &str| Ok::<_, std::convert::Infallible>(NodeName::new(name)))]
     pub node: NodeName,
     /// Where the extender's replicas listen to agents, as `HOST:PORT`; may be given several times. Each address of a host is a replica.
-    /// Who serves a node needs it.
+    /// Required for `serve`.
     #[arg(
         long,
         value_name = "HOST:PORT",
@@ -47,7 +47,7 @@ pub struct Args {
     /// the ConfigMap `kerf-extender-ca` there.
     #[arg(long, default_value = "kerf-system")]
     pub extender_namespace: String,
-    /// The file of the token by which the extender knows the agent, of the audience `kerf-extender`.
+    /// The file of the token (audience `kerf-extender`) by which the extender authenticates the agent.
     #[arg(long, default_value = "/var/run/secrets/kerf-extender/token")]
     pub extender_token: PathBuf,
     /// How long a request may live in the API server after its sender has given it up: above kube-apiserver's --request-timeout (1m), and
@@ -57,7 +57,7 @@ pub struct Args {
     /// How often the GpuNode's status is written at most, but for its conditions: seconds with `s`, or `ms`, or `m`.
     #[arg(long, default_value = "5s", value_parser = positive)]
     pub status_interval: Duration,
-    /// NVML: a path, or a name that is looked for in `--driver-root`, and by the loader where that does not have it.
+    /// NVML: a path, or a name that is searched in `--driver-root`, and by the loader if that folder lacks it.
     #[arg(long, default_value = "libnvidia-ml.so.1")]
     pub nvml: OsString,
     /// The kubelet's root folder (`--root-dir`), with `pod-resources/` in it.
@@ -66,7 +66,7 @@ pub struct Args {
     /// The folder of the device plugins' sockets. It is the same for every kubelet, whatever its root folder is.
     #[arg(long, default_value = DEVICE_PLUGIN_DIR)]
     pub device_plugin_dir: PathBuf,
-    /// How often everything is looked at anew, whatever was announced: seconds with `s`, or `ms`, or `m`.
+    /// How often everything is read again, even without a notification: seconds with `s`, or `ms`, or `m`.
     #[arg(long, default_value = "30s", value_parser = positive)]
     pub resync: Duration,
     /// The agent's own folder, where it records what the node has.
@@ -104,7 +104,7 @@ pub struct Args {
     /// Offer no device while the node lacks an IMEX channel of `--imex-channel-ids`.
     #[arg(long, env = "IMEX_REQUIRED", value_parser = BoolishValueParser::new())]
     pub imex_required: bool,
-    /// Neither looks for device files nor makes any: for simulated GPUs.
+    /// Neither check nor create device files: for simulated GPUs.
     #[arg(long)]
     pub no_device_access: bool,
     /// The folder of the MPS daemons, the same on the host.
@@ -122,8 +122,8 @@ pub struct Args {
     /// `nvidia-smi`, which sets the length of time slices where policy asks for it.
     #[arg(long, default_value = "nvidia-smi")]
     pub nvidia_smi: PathBuf,
-    /// Leave NVIDIA's labels alone (`nvidia.com/gpu.product` and the like), which the agent otherwise keeps as GPU feature discovery
-    /// would set them. Where NFD sets them the agent leaves them alone in any case.
+    /// Do not change NVIDIA's labels (`nvidia.com/gpu.product` and the like), which the agent otherwise sets as GPU feature
+    /// discovery would. On nodes where NFD sets them the agent never changes them.
     #[arg(long)]
     pub no_gfd_labels: bool,
     /// Never pause GPU Operator's DCGM, dcgm-exporter, GPU feature discovery and NVSM by the Node's labels, also where they hold a GPU
@@ -133,7 +133,7 @@ pub struct Args {
     /// The host's `/proc`.
     #[arg(long, default_value = "/proc")]
     pub proc_dir: PathBuf,
-    /// The host's `/sys`, which tells one load of the driver from the next, and where in the machine each GPU is.
+    /// The host's `/sys`, by which the agent distinguishes loads of the driver and locates each GPU in the machine.
     #[arg(long, default_value = "/sys")]
     pub sys_dir: PathBuf,
     /// The host's cgroup hierarchy (v2), as the agent sees it.
@@ -184,7 +184,7 @@ impl Args {
         Extras { gdrcopy: self.gdrcopy_enabled, gds: self.gds_enabled, mofed: self.mofed_enabled, imex }
     }
 
-    /// The CDI hook's program and its folder on the host; `None` if no hook is wanted.
+    /// The CDI hook's program and its folder on the host; `None` if `--cdi-hook` is empty.
     #[must_use]
     pub fn hook(&self) -> Option<HookPlaces> {
         let program = Some(&self.cdi_hook).filter(|program| !program.as_os_str().is_empty())?.clone();

@@ -279,7 +279,7 @@ mod tests {
         assert!(!recording.is_of_another_load(), "the first one");
         recording.save(busy()).await.unwrap();
         set_loaded(folder, false);
-        assert!(!recording.is_of_another_load(), "NVML tells of that");
+        assert!(!recording.is_of_another_load(), "NVML reports that");
         set_loaded(folder, true);
         assert!(recording.is_of_another_load());
         drop(recording);

@@ -139,7 +139,7 @@ impl DcgmPause {
             Ok(pods) => !pods.items.is_empty(),
             Err(error) => {
                 // Without an answer the pods may still run.
-                tracing::debug!(%error, "the API server does not tell whether DCGM has gone");
+                tracing::debug!(%error, "failed to list the pods of DCGM");
                 true
             }
         }

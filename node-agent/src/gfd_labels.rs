@@ -87,10 +87,10 @@ struct Yields {
 fn tell(before: Yields, now: Yields) {
     match (before.to_nfd, now.to_nfd) {
         (false, true) => tracing::warn!(
-            "NFD keeps NVIDIA's labels on this node, and they tell what GPU feature discovery sees; to have kerf keep them, \
+            "NFD sets NVIDIA's labels on this node, to what GPU feature discovery reports; to have kerf set them, \
              label the node nvidia.com/gpu.deploy.gpu-feature-discovery=false"
         ),
-        (true, false) => tracing::info!("NFD keeps NVIDIA's labels on this node no longer; kerf does"),
+        (true, false) => tracing::info!("NFD no longer sets NVIDIA's labels on this node; kerf does"),
         _ => {}
     }
     match (before.to_operator, now.to_operator) {

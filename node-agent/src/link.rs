@@ -210,6 +210,6 @@ mod tests {
         link.role(at(1), None);
         link.role(at(2), Some(&role(false, 0)));
         assert_eq!(told(&mut queue), [Some(5), None]);
-        assert_eq!(link.hello().epoch, 6, "it was heard");
+        assert_eq!(link.hello().epoch, 6, "the highest epoch stays in force");
     }
 }

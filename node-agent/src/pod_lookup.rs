@@ -18,7 +18,7 @@ const TIMEOUT: Duration = Duration::from_secs(5);
 
 pub type Wanted = (PodUid, PodKey);
 
-/// Looks up the wanted pods until `stop`. If a look-up fails, the ledger requests it again later.
+/// Looks up the requested pods until `stop`. If a look-up fails, the ledger requests it again later.
 pub async fn look_up(
     client: Client,
     node: NodeName,

@@ -95,7 +95,7 @@ async fn make(api: &Api<GpuNode>, nodes: &Api<Node>, node: &NodeName) -> Result<
     object.metadata.owner_references = Some(vec![owner]);
     match api.create(&PostParams::default(), &object).await {
         Ok(_) => tracing::info!(%node, "GpuNode made"),
-        // It exists already, which is what is wanted.
+        // It exists already, as desired.
         Err(kube::Error::Api(status)) if status.code == 409 => {}
         Err(error) => return Err(error),
     }

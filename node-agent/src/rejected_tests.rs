@@ -116,7 +116,7 @@ async fn rejected_pods_are_listed_only_if_the_policy_enables_it() {
     tokio::task::yield_now().await;
     may.store(true, Ordering::SeqCst);
     wanted.send_replace(true);
-    assert_eq!(seen.recv().await, Some(true), "it looked before it was wanted");
+    assert_eq!(seen.recv().await, Some(true), "it listed pods before the policy enabled it");
     stop.cancel();
     removing.await.unwrap();
 }

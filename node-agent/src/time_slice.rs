@@ -26,7 +26,7 @@ const LONGEST_ANSWER: usize = 300;
 pub enum TimeSliceError {
     #[error("failed to run {}; is --nvidia-smi right?", program.display())]
     Start { program: PathBuf, source: std::io::Error },
-    #[error("{} did not end within {} s and was stopped; look for a hung GPU", program.display(), patience.as_secs())]
+    #[error("{} did not end within {} s and was stopped; check for a hung GPU", program.display(), patience.as_secs())]
     Hangs {
         program: PathBuf,
         /// The timeout after which it was stopped.
@@ -111,7 +111,7 @@ impl TimeSlicer {
     }
 }
 
-/// Keeps the lengths at the wanted values until `stop`. A GPU that never had another length than the driver's default
+/// Keeps the lengths at the desired values until `stop`. A GPU that never had another length than the driver's default
 /// is not even read: most nodes have only such GPUs, and each read runs a program. An earlier process `changed` these.
 pub async fn keep(
     slicer: TimeSlicer,

@@ -1,4 +1,4 @@
-//! Holds answers to a leader's orders until the disk has what they promise.
+//! Holds answers to a leader's orders until the disk has the reservations that they confirm.
 //!
 //! A reservation is on the disk before its order is answered. Orders that arrive together, or during an earlier write,
 //! are answered after one write. Every other change of the ledger is written a little later, because a restart can look

@@ -166,11 +166,11 @@ impl AccessFiles {
         Self { places, driver }
     }
 
-    /// Creates what the wanted devices lack, and removes what was created for others, also by an earlier process.
+    /// Creates what the desired devices lack, and removes what was created for others, also by an earlier process.
     ///
-    /// The result has an entry for every wanted device: what a container gets with it, or why it must not be offered.
-    /// It also has each other device whose spec could not be removed. If no device is wanted, nothing of kerf remains
-    /// except for the spared devices.
+    /// The result has an entry for every desired device: what a container gets with it, or why it must not be offered.
+    /// It also has each other device whose spec could not be removed. If no device is desired, only the files of spared
+    /// devices remain.
     ///
     /// Level-triggered: it may be called at any time with the whole set, and writes only what differs. It blocks on
     /// files.

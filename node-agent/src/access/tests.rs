@@ -310,7 +310,7 @@ fn the_agent_creates_no_device_file_if_the_driver_leaves_them_to_the_administrat
     fs::create_dir(node.path("dev/nvidia-caps")).unwrap();
     node.mknod("nvidia-caps/nvidia-cap12", 241, 12).unwrap();
     let grant = only(ensure(node.places(), &[(MIG, INSTANCE)]));
-    assert!(grant.is_ok(), "the mode that the administrator gave it is nobody's business: {grant:?}");
+    assert!(grant.is_ok(), "the agent ignores the mode that the administrator has set: {grant:?}");
 }
 
 #[test]

@@ -25,12 +25,12 @@ pub(crate) async fn evidence(
 fn of_node(node: Result<Option<Node>, String>) -> Option<String> {
     let capacity = match node {
         Ok(node) => node?.status?.capacity?,
-        Err(error) => return Some(format!("the Node does not tell whether it has devices of it: {error}")),
+        Err(error) => return Some(format!("the Node cannot be read and may have devices of it: {error}")),
     };
     let counts = |amount: &str| parse_count(amount).is_none_or(|count| count > 0);
     let (name, amount) =
         capacity.iter().find(|(name, amount)| name.parse::<PluginName>().is_ok() && counts(&amount.0))?;
-    Some(format!("no agent has told of this node, and it has {name}: {}", amount.0))
+    Some(format!("no earlier agent left a readable record, and the node has {name}: {}", amount.0))
 }
 
 #[cfg(test)]

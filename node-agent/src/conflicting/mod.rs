@@ -195,7 +195,7 @@ async fn answer<T>(call: impl Future<Output = Result<T, kube::Error>>) -> Option
     match tokio::time::timeout(TIMEOUT, call).await {
         Ok(Ok(found)) => Some(found),
         Ok(Err(error)) => {
-            tracing::debug!(%error, "the API server does not tell who else manages GPUs here");
+            tracing::debug!(%error, "failed to read the evidence of other GPU managers");
             None
         }
         Err(_) => None,

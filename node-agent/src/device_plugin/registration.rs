@@ -65,7 +65,7 @@ pub async fn serve(
                 tell(Ok(()));
                 let lost = running.keep(&stop).await;
                 if !stop.is_cancelled() {
-                    tracing::warn!(reason = lost, "the kubelet must be told of all names anew");
+                    tracing::warn!(reason = lost, "all resource names must be registered again");
                     tell(Err(lost.to_owned()));
                 }
                 run.cancel();

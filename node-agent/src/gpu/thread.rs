@@ -316,7 +316,7 @@ mod tests {
             tokio::join!(thread.create(uuid(0), wanted(1), None), thread.create(uuid(1), wanted(0), None));
         assert_eq!(late, Err(GpuError::Hangs(0)));
         made.unwrap();
-        // A request that timed out is not waited for again, and the GPU is returned as it was last seen.
+        // The thread does not wait again for a request that timed out, and returns the GPU as it was last seen.
         let begun = Instant::now();
         let (seen, silent) = thread.observe().await.unwrap();
         assert!(begun.elapsed() < Duration::from_millis(200) && silent.is_empty());

@@ -49,7 +49,7 @@ impl Held {
         for slice in status.slices.into_iter().filter(is_held) {
             let SliceStatus { gpu, shape, device, resource, holder, .. } = slice;
             let pod = holder.map_or_else(|| "a pod".to_owned(), |holder| holder.key().to_string());
-            held.texts.insert(format!("{shape} of {gpu}, which {pod} has or was promised"));
+            held.texts.insert(format!("{shape} of {gpu}, held by or reserved for {pod}"));
             held.mps_gpus.extend(Some(gpu).filter(|_| shape.kind() == Kind::Mps));
             held.devices.extend(device);
             held.names.extend(resource);
@@ -92,7 +92,7 @@ impl Held {
 
     pub(super) fn tell(&self) {
         for slice in &self.texts {
-            tracing::warn!(slice, "left alone");
+            tracing::warn!(slice, "the slice stays, because it is in use or reserved");
         }
     }
 }

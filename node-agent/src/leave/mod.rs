@@ -75,19 +75,19 @@ pub enum LeaveError {
     #[error(transparent)]
     Checkpoint(#[from] CheckpointError),
     /// The API server did not return the GpuNode, so the held slices are unknown; nothing was done.
-    #[error("failed to read the GpuNode {node}, which tells what is held")]
+    #[error("failed to read the GpuNode {node}, which lists the held slices")]
     Held { node: NodeName, source: kube::Error },
     /// The GpuNode's status is unreadable, so the held slices are unknown; nothing was done.
-    #[error("the GpuNode {node} does not tell what is held")]
+    #[error("the status of the GpuNode {node}, which lists the held slices, is unreadable")]
     Unreadable { node: NodeName, source: UnreadableStatus },
     /// There is no GpuNode and the kubelet lists no holders, so the held slices are unknown; nothing was done.
     #[error(
-        "there is no GpuNode {node}, and the kubelet does not tell what is held ({why}): mount its folder (--kubelet-dir), or drain \
+        "there is no GpuNode {node}, and the kubelet does not list what is held ({why}): mount its folder (--kubelet-dir), or drain \
          the node, end its MPS daemons, and empty --state-dir and --mps-dir"
     )]
     Unlisted { node: NodeName, why: String },
     /// The node's pods cannot be listed, so it is unknown which are alive; nothing was done.
-    #[error("failed to list the pods of {node}, which tell of the kubelet's checkpoint what is held")]
+    #[error("failed to list the pods of {node}, so the held slices are unknown")]
     Pods { node: NodeName, source: kube::Error },
     /// Some steps failed. The checkpoint is kept, so that another run can finish.
     #[error("not everything was put back; run it again:\n- {}", .0.join("\n- "))]

@@ -87,17 +87,17 @@ impl Devices {
         let help =
             "Part of the time in which the pod's processes ran on the GPU, or anything on its MIG instance";
         registry.register("slice_utilization_ratio", help, self.busy.clone());
-        let help = "Part of the time in which anything ran on the GPU; not told in MIG mode";
+        let help = "Part of the time in which anything ran on the GPU; not reported in MIG mode";
         registry.register("gpu_utilization_ratio", help, self.busy_gpus.clone());
         registry.register("gpu_healthy", "Whether slices of the GPU are offered", self.healthy.clone());
-        let help = "Memory of the GPU that processes use which kerf knows no slice of";
+        let help = "Memory of the GPU in use by processes that hold no slice";
         registry.register("gpu_memory_outside_bytes", help, self.outside.clone());
         registry.register(
             "gpu_info",
             "The GPU's number on the node and its model; always 1",
             self.info.clone(),
         );
-        let help = "Memory of the GPU by what it is: in slices, or left over, or of use to nobody";
+        let help = "Memory of the GPU by its state";
         registry.register("gpu_memory_bytes", help, self.states.clone());
     }
 

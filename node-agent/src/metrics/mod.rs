@@ -114,12 +114,12 @@ impl Metrics {
         metrics.devices.register(registry);
         registry.register(
             "slice_mismatches",
-            "Slices that the kubelet gave to a pod that was promised none",
+            "Slices that the kubelet gave to a pod without a reservation",
             metrics.mismatches.clone(),
         );
         registry.register(
             "rejected_pods",
-            "Pods that the kubelet did not take on for want of devices",
+            "Pods that the kubelet rejected for lack of devices",
             metrics.rejected.clone(),
         );
         metrics

@@ -22,14 +22,14 @@ pub(super) const SUBCOMMAND: &str = "mps-exec";
 /// memory. No container has it.
 const SHM_OPTIONS: &str = "mode=1777,size=64m";
 
-/// What is at `/dev/shm` for the daemon.
+/// The daemon's `/dev/shm`.
 #[derive(Debug, Clone, clap::Args)]
 #[group(required = true, multiple = false)]
 struct Shm {
     /// A tmpfs of its own, in a mount namespace of the daemon's own.
     #[arg(long)]
     private_shm: bool,
-    /// What is there already.
+    /// The existing one.
     #[arg(long)]
     no_private_shm: bool,
 }
@@ -40,7 +40,7 @@ struct Shm {
 struct Args {
     #[command(flatten)]
     shm: Shm,
-    /// Where the process is noted that becomes the daemon.
+    /// The file for the pid of the process that becomes the daemon.
     #[arg(long)]
     pid_file: PathBuf,
     /// The cgroup (v2) to go into.

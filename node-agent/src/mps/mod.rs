@@ -1,7 +1,7 @@
 //! MPS: runs one `nvidia-cuda-mps-control` for each target (a GPU or a MIG device) that needs it.
 //!
 //! ```text
-//! wanted ─▶ supervise: a task per target [ Daemon decides ⇄ Target does ] ─▶ observed
+//! desired ─▶ supervise: a task per target [ Daemon decides ⇄ Target does ] ─▶ observed
 //! ```
 //!
 //! A daemon outlives the agent, because clients run on it; a new agent adopts the daemons that it finds. What comments
@@ -77,14 +77,14 @@ pub enum State {
     /// It ended after it had served, and is being restarted. That takes about a second, so pods need not be placed
     /// elsewhere.
     Restarting { text: String },
-    /// It is not as wanted; kerf is doing what it can.
+    /// It is not as desired; kerf tries to correct it.
     Ill {
         /// What is wrong, and what kerf does about it.
         text: String,
         /// Whether a client's fault is the cause: all clients of the server have lost their work.
         fault: bool,
     },
-    /// It is no longer wanted: it is being stopped, and the compute mode restored.
+    /// It is no longer desired: kerf stops it and restores the compute mode.
     Stopping,
 }
 

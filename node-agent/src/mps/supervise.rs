@@ -1,4 +1,4 @@
-//! One task for each target that is wanted, or for which an earlier agent left a daemon or a compute mode.
+//! One task for each desired target, and for each whose daemon or compute mode an earlier agent has left.
 
 use super::target::Target;
 use super::{ComputeModes, Observed, Paths, Targets, Timings, Wanted, folder};
@@ -9,10 +9,10 @@ use tokio::task::{Id, JoinSet};
 use tokio_util::sync::CancellationToken;
 use tracing::error;
 
-/// Keeps the daemons as wanted until `stop`, and publishes their state in `observed`.
+/// Reconciles the daemons until `stop`, and publishes their state in `observed`.
 ///
-/// Nothing happens before the first `Some`, because only then is it known which of an earlier agent's daemons must
-/// stay. At `stop` all daemons stay as they are, because clients run on them.
+/// Nothing happens before the first `Some`, because only that lists which of an earlier agent's daemons must stay. At
+/// `stop` all daemons stay as they are, because clients run on them.
 pub async fn supervise(
     paths: Paths,
     timings: Timings,
@@ -128,7 +128,7 @@ impl Keepers {
         self.running.insert(target.to_owned(), (task.id(), sender));
     }
 
-    /// Waits until a target is gone for good, and starts it again if it is wanted again.
+    /// Waits until a target's task ends, and starts another if the target is desired.
     async fn one_ended(&mut self) {
         let Some(ended) = self.tasks.join_next_with_id().await else { return std::future::pending().await };
         let id = match ended {
@@ -257,7 +257,7 @@ mod tests {
         };
         tokio::time::timeout(Duration::from_secs(30), gone(&left[1])).await.unwrap();
         assert!(left[0].exists());
-        // The GPU has answered, and nothing wants its daemon.
+        // The GPU has answered, and no daemon is desired for it.
         orders.send(spared(&[])).unwrap();
         tokio::time::timeout(Duration::from_secs(30), gone(&left[0])).await.unwrap();
         supervising.abort();

@@ -38,7 +38,7 @@ impl Target {
         Self { name: name.to_owned(), paths, timings, modes, folder, control, process: None }
     }
 
-    /// Keeps the target's daemon as wanted. Returns when none is wanted any more and everything of it is gone.
+    /// Reconciles the target's daemon. Returns once none is desired and everything of it is gone.
     ///
     /// Dropping the future leaves the daemon as it is.
     pub async fn keep(
@@ -167,7 +167,7 @@ impl Target {
         if self.folder.listening().is_some() {
             let within = self.timings.quit_within.as_secs();
             let result = self.control.ask(Word::Quit { within }).await;
-            debug!(target = self.name, ?result, "whatever listens at the pipe was asked to quit");
+            debug!(target = self.name, ?result, "asked the process at the pipe to quit");
         }
     }
 

@@ -71,7 +71,7 @@ fn a_device_changes_its_name_only_after_the_kubelet_stopped_offering_the_old_one
     assert_eq!(scene.all.healthy(), devices(&[]));
     scene.saw(&[]);
     scene.offer(&[(TWO, "MIG-1")]);
-    assert_eq!(scene.all.healthy(), devices(&[]), "first it is granted to nobody under the old name");
+    assert_eq!(scene.all.healthy(), devices(&[]), "first no pod is granted it under the old name");
     assert!(scene.all.revoked_at(scene.now));
     scene.offer(&[(TWO, "MIG-1")]);
     assert_eq!(scene.all.healthy(), devices(&[(TWO, "MIG-1")]));
@@ -81,7 +81,7 @@ fn a_device_changes_its_name_only_after_the_kubelet_stopped_offering_the_old_one
 fn a_device_is_quiet_once_the_kubelet_stopped_offering_it() {
     let mut scene = Scene::new();
     let device = DeviceId::new("MIG-1");
-    assert_eq!(scene.all.quiet_since(&device, scene.now), None, "the kubelet was never heard");
+    assert_eq!(scene.all.quiet_since(&device, scene.now), None, "the kubelet has not answered yet");
     scene.saw(&[]);
     assert!(scene.all.quiet_since(&device, scene.now).is_some());
     scene.offer(&[(ONE, "MIG-1")]);
@@ -126,11 +126,11 @@ fn a_kubelet_that_never_showed_a_device_may_still_process_its_list() {
     scene.offer(&[]);
     let withdrawn = scene.now;
     scene.saw(&[]);
-    assert_eq!(scene.all.quiet_since(&device, scene.now), None, "it has heard of neither list");
+    assert_eq!(scene.all.quiet_since(&device, scene.now), None, "it has shown the effect of neither list");
     let account = Account::default();
     assert!(!scene.all.wants_holders(&account, scene.now));
     let due = withdrawn + DROP_TIMEOUT;
-    assert_eq!(scene.all.drop_ids(&account, scene.now), Some(due), "looked at again then");
+    assert_eq!(scene.all.drop_ids(&account, scene.now), Some(due), "due for a check then");
     assert_eq!(scene.all.quiet_since(&device, due), Some(due), "it has had time for both");
     // The kubelet shows the device late, and then no longer: it has processed both lists.
     scene.saw(&[(ONE, "MIG-1")]);

@@ -8,7 +8,7 @@ use kerf_core::names::DeviceId;
 use kerf_core::names::GpuUuid;
 use kerf_core::units::SizeGb;
 
-/// Wants these slices besides a sound one on another GPU. Returns the first one's message and the condition's.
+/// Desires these slices and a sound one on another GPU. Returns the message of the last one and the condition's.
 fn beside(bad: Vec<WantedSlice>) -> (String, String) {
     let mut scene = Scene::new(&["H100-80GB", "H100-80GB"]);
     let sound = wanted_of(1, "sound", mig("1g.10gb", 0, 1), Some(("a", ONE)));
@@ -63,7 +63,7 @@ fn an_unreadable_policy_keeps_the_last_one_and_cuts_nothing() {
     let status = scene.settle();
     let text = failing(&status, Condition::READY).unwrap();
     assert!(text.contains("unknown field `vgpu`"), "{text}");
-    assert_eq!(devices(&scene.kubelet), ["MIG-1"], "what was promised stays offered");
+    assert_eq!(devices(&scene.kubelet), ["MIG-1"], "what is reserved stays offered");
     scene.want(vec![wanted("s1", mig("1g.10gb", 0, 1), Some(("a", ONE)))]);
     assert!(scene.settle().is_ready());
 }
@@ -116,7 +116,7 @@ fn a_contested_node_registers_no_name_and_cuts_nothing() {
     let status = scene.decide().status;
     assert_eq!(failing(&status, Condition::UNCONTESTED).as_deref(), Some(PLUGIN));
     assert!(status.gpus.iter().all(|gpu| gpu.kinds.is_empty()), "nothing is to be placed on it");
-    assert_eq!(scene.told, [NodeEvent::Contested { text: PLUGIN.to_owned() }], "told once");
+    assert_eq!(scene.told, [NodeEvent::Contested { text: PLUGIN.to_owned() }], "reported once");
     scene.node.on_conflicts(vec![], scene.now);
     scene.list_holders();
     let status = scene.settle();
@@ -142,7 +142,7 @@ fn holders_are_listed_again_after_a_conflict_before_anything_is_offered() {
     let gpu = &decision.status.gpus[0];
     assert!(
         gpu.kinds.is_empty() && scene.node.facts.slices.shares().is_empty(),
-        "nothing is promised of it: {gpu:?}"
+        "nothing of it can be reserved: {gpu:?}"
     );
     let status = scene.settle();
     assert!(slice(&status, "s1").device.is_none(), "it is p's: {:?}", scene.node.facts.slices.shares());
@@ -180,7 +180,7 @@ fn a_contested_node_reports_the_conflict_after_a_restart_and_frees_slices_of_end
     scene.want(vec![wanted("s1", mig("1g.10gb", 0, 1), Some(("a", ONE)))]);
     let status = scene.decide().status;
     assert_eq!((slice(&status, "s1").state, status.gpus[0].kinds.len()), (SliceState::Held, 0));
-    assert!(scene.node.report().state.is_none(), "nobody is told so until it is known who else is here");
+    assert!(scene.node.report().state.is_none(), "no state is reported before conflicts are checked");
     scene.node.on_conflicts(vec![PLUGIN.to_owned()], scene.now);
     let status = scene.decide().status;
     assert_eq!(failing(&status, Condition::UNCONTESTED).as_deref(), Some(PLUGIN));

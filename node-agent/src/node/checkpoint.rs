@@ -20,7 +20,7 @@ pub(crate) type Shares = BTreeMap<DeviceId, Shape>;
 /// The content of the checkpoint, as the node restores it.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-#[expect(clippy::struct_excessive_bools, reason = "each tells of something else")]
+#[expect(clippy::struct_excessive_bools, reason = "each is an independent fact")]
 pub struct Restored {
     pub ledger: Saved,
     /// Whether the agent kept the ledger itself, and did not follow a GpuNode's spec.
@@ -41,7 +41,7 @@ pub struct Restored {
     /// Whether NVIDIA's device plugin was here.
     #[serde(skip_serializing_if = "Not::not")]
     pub plugin: bool,
-    /// The shares that existed, wanted or not: no other source shows a share that only an init container holds.
+    /// The shares that existed, desired or not: no other source shows a share that only an init container holds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub shares: Option<Shares>,
     /// The GPUs whose MIG mode was on when they were last seen: the next load of the driver may lack it.

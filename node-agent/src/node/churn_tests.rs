@@ -259,7 +259,7 @@ impl Life {
 
     /// Loses the disk, and starts an agent without a checkpoint.
     fn lose_the_ledger(&mut self, choice: usize) {
-        // Not if the kubelet lacks its data too, because then nothing would know of a share.
+        // Not if the kubelet lacks its data too, because then no source would list a share.
         if choice < 8 && self.knows_pods && !self.corrupt {
             self.record = Restored::default();
             self.restart(1);
@@ -271,7 +271,7 @@ impl Life {
         }
     }
 
-    /// Restarts the kubelet. It knows no pod, lists none, and has no list of devices.
+    /// Restarts the kubelet. It has no pods, lists none, and has no list of devices.
     fn restart_kubelet(&mut self, choice: usize) {
         if choice < 12 {
             self.corrupt = false;
@@ -311,7 +311,7 @@ impl Life {
         }
     }
 
-    /// The kubelet picks a device from the lists that it knows.
+    /// The kubelet picks a device from the lists that it has taken.
     fn pick(&mut self, choice: usize) {
         let free: Vec<_> = self
             .taken
@@ -564,7 +564,7 @@ impl Life {
             if pod.identity.staged {
                 continue;
             }
-            // Right after a restart the agent does not know the holders and lists nothing.
+            // Right after a restart the agent has not read the holders and lists nothing.
             let lists_something = self.sent.values().any(|list| !list.is_empty());
             let listed = self.sent[&pod.name].contains_key(device);
             assert!(listed || !lists_something, "{device} was dropped while a pod has it");
@@ -600,7 +600,7 @@ impl Life {
             self.answer();
             self.answer();
             self.observe();
-            // What ended unobserved counts as running until an observation shows that it does not run.
+            // A process that ended unobserved counts as running until an observation shows that it does not run.
             let nothing_runs = [0, 1].map(|index| (uuid(index), GpuUsage::default()));
             self.node.on_usage(nothing_runs.into());
             self.step();
@@ -608,7 +608,7 @@ impl Life {
         self.decide();
     }
 
-    /// Everything that is wanted exists once everything has caught up.
+    /// Every desired slice exists once everything has caught up.
     fn ends_well(mut self) -> Result<(), TestCaseError> {
         self.settle();
         let status = self.node.decide(self.now).status;
@@ -648,7 +648,7 @@ proptest! {
 const LIVES: [&[(u8, usize)]; 3] = [
     // An init container holds a slice under another name than its pod's reservation, and then a restart.
     &[(0, 3), (12, 0), (15, 0), (4, 0), (0, 18), (5, 0), (6, 0), (11, 0), (13, 0), (4, 0)],
-    // A pod holds a slice that is in no spec any more. Kubelet and agent restart, and the kubelet does not know the pod
+    // A pod holds a slice that is in no spec any more. Kubelet and agent restart, and the kubelet does not list the pod
     // yet.
     &[(0, 0), (12, 0), (7, 8), (4, 0), (17, 0), (5, 0), (6, 0), (18, 0), (11, 0), (13, 0), (0, 1), (7, 8)],
     // The same, and the slice is in the way of another.

@@ -1,5 +1,5 @@
-//! What closes the node: conflicting managers of its GPUs, and the driver's upgrade without a reboot, by GPU Operator.
-//! Nothing new is cut or offered meanwhile.
+//! The reasons to close the node: conflicting managers of its GPUs, and the driver's upgrade without a reboot, by GPU
+//! Operator. Nothing new is cut or offered meanwhile.
 //!
 //! The driver can be unloaded once nothing holds it. The upgrade evicts the pods itself. The agent ends the MPS daemons
 //! that no pod uses, and then closes NVML.
@@ -137,7 +137,7 @@ impl Conflicts {
         Some(("DriverUpgrade".to_owned(), text))
     }
 
-    /// Returns how to release the driver for its upgrade, once no MPS daemon is wanted or runs.
+    /// Returns how to release the driver for its upgrade, once no MPS daemon is desired or runs.
     pub(super) fn let_go(&self, is_quiet: bool, daemons: Option<&Path>) -> Option<LetGo> {
         let evidence = self.upgrade.clone().filter(|_| is_quiet)?;
         Some(LetGo { evidence, daemons: daemons.map(Path::to_path_buf) })

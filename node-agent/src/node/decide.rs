@@ -234,7 +234,7 @@ fn kept(
     Kept { daemons, reach, limits, spared }
 }
 
-/// What has to be recorded before anything is cut.
+/// The checkpoint that must be written before anything is cut.
 pub(super) fn record(
     is_observed: bool,
     facts: &Facts,

@@ -71,7 +71,7 @@ pub struct Kept {
     pub reach: BTreeMap<DeviceId, Access>,
     /// The limits that the driver should set on pods' GPU memory.
     pub limits: Limits,
-    /// Devices, daemons and limits that stay as they are besides the wanted ones.
+    /// Devices, daemons and limits that stay as they are besides the desired ones.
     pub spared: Spared,
 }
 

@@ -1,4 +1,4 @@
-//! What the agent knows of its node. Each part owns its fields; this module orders the calls that touch several.
+//! The facts about the node. Each part owns its fields; this module orders the calls that touch several.
 
 use super::device_ids::mig_device;
 use super::holders::Account;

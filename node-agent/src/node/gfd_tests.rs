@@ -51,7 +51,7 @@ fn no_labels_are_set_while_another_manager_serves_the_gpus() {
     let mut scene =
         Scene::of(FakeGpus::new(&["T4-16GB"]), Settings { detect_conflicts: true, ..Settings::default() });
     scene.settle();
-    assert!(scene.node.report().gfd_labels.is_empty(), "nobody has looked yet");
+    assert!(scene.node.report().gfd_labels.is_empty(), "conflicts are not checked yet");
     scene.node.on_conflicts(vec!["NVIDIA's device plugin".to_owned()], scene.now);
     assert!(scene.node.report().gfd_labels.is_empty());
     scene.node.on_conflicts(vec![], scene.now);

@@ -91,7 +91,7 @@ fn the_wait_for_a_gpu_to_be_quiet_ends_by_itself() {
     let last = scene.now;
     scene.settle();
     let due = last + scene.settings.recover_after;
-    // Two looks at an ill GPU are at least a second apart.
+    // Two checks of an ill GPU are at least a second apart.
     let latest = due + Duration::from_secs(1);
     for _ in 0..1000 {
         let Some(wake) = scene.decide().next.wake.filter(|wake| *wake <= latest) else { break };
@@ -114,7 +114,7 @@ fn errors_of_applications_and_reports_do_not_make_a_gpu_unhealthy() {
     scene.want(spec());
     scene.settle();
     trouble(&mut scene, GpuTrouble::Xid(63), None);
-    assert_eq!(states(&scene.settle()), ILL, "an admin wants it to count");
+    assert_eq!(states(&scene.settle()), ILL, "the settings make it count");
 }
 
 /// NVIDIA's XID 48 and the ECC event report the same error; XID 95 reports one that was not contained.
@@ -180,7 +180,7 @@ fn a_gpu_that_is_lost_during_a_cut_is_cut_when_it_returns() {
     let mut scene = Scene::new(&["H100-80GB"]);
     scene.want(vec![wanted("s1", mig("1g.10gb", 0, 1), None)]);
     scene.settle();
-    // Its place is wanted, and the GPU is lost before the old slice is destroyed.
+    // Another slice needs its place, and the GPU is lost before the old slice is destroyed.
     scene.want(vec![wanted("s2", mig("7g.80gb", 0, 8), Some(("b", SEVEN)))]);
     scene.gpus.set_lost(0, true);
     for _ in 0..10 {

@@ -95,7 +95,7 @@ fn a_device_of_only_an_init_container_is_held_until_its_pod_ends() {
     assert_eq!(held_by(&status, "s2"), Some(("a", "load")), "by its checkpoint");
     assert_eq!(slice(&status, "s3").state, SliceState::Ready, "nothing of a's is free any more");
     assert_eq!(devices(&scene.kubelet), ["MIG-1", "MIG-2", "MIG-3"], "its containers may start again");
-    // The leader does not know the pod's end yet. What the pod held is in no other pod's way.
+    // The ended pod's reservation still exists. What the pod held does not block another pod.
     scene.end_pods();
     let status = scene.settle();
     assert_eq!(held_by(&status, "s2"), None);
@@ -150,7 +150,7 @@ fn a_restarted_agent_knows_what_init_containers_hold() {
 fn an_init_containers_device_stays_if_its_reservation_is_lost() {
     for restarts in [false, true] {
         let mut scene = admitted();
-        // Somebody deletes the GpuNode: the new one's spec is empty, and a big slice is wanted.
+        // Somebody deletes the GpuNode: the new one's spec is empty, and then a big slice is desired.
         let big = wanted("s9", mig("7g.80gb", 0, 8), Some(("c", "nvidia.com/mig-7g.80gb")));
         if restarts {
             scene.restart_agent();
@@ -223,7 +223,7 @@ fn with_anothers(heard_before: bool) -> Scene {
     assert_eq!(slice(&scene.settle(), "s2").state, SliceState::Ready);
     let lists = scene.decide().lists;
     let held: Vec<_> = lists[&ONE.parse().unwrap()].iter().map(|d| d.held).collect();
-    assert_eq!(held, [true, false], "and the kubelet is told which it better takes");
+    assert_eq!(held, [true, false], "the list marks the held one, so that the kubelet prefers the other");
     if heard_before {
         scene.node.on_pods(pods(false));
     }
@@ -234,7 +234,7 @@ fn with_anothers(heard_before: bool) -> Scene {
     scene.node.on_pods(one_of(pods(false)));
     scene.list_holders();
     scene.node.on_pods(one_of(pods(true)));
-    // The leader knows that `z` has ended.
+    // `z` has ended, and its reservation is gone.
     scene.want(vec![staged("s2", 1, "load")]);
     scene.now += Duration::from_mins(1);
     scene.settle();
@@ -386,7 +386,7 @@ fn an_init_containers_gpu_of_nvidias_device_plugin_is_occupied_until_its_pod_end
             (held.state, held.holder.as_ref().unwrap().container.as_str()),
             (SliceState::Held, "load")
         );
-        // The next process does not know it either.
+        // The next process reports the same.
         scene.restart_agent();
         scene.node.on_pods(pods_of(GPU, true));
         scene.want(vec![wanted_of(1, "s1", WHOLE, Some(("b", GPU)))]);
@@ -434,7 +434,7 @@ fn the_last_readable_checkpoint_of_the_kubelet_stays_in_force() {
     scene.want(wanted);
     let status = scene.settle();
     assert_eq!(held_by(&status, "s2"), Some(("a", "load")));
-    assert_eq!(slice(&status, "s9").state, SliceState::Idle, "the agent made it, and gave it to nobody");
+    assert_eq!(slice(&status, "s9").state, SliceState::Idle, "the agent made it, and no pod got it");
     let failing = failing(&status, Condition::ALLOCATIONS_KNOWN);
     assert_eq!(failing.as_deref(), Some("the checkpoint is corrupt"));
     assert!(scene.decide().next.wake.is_some(), "it is read again");
@@ -514,7 +514,7 @@ fn a_pod_that_was_recreated_while_the_kubelet_was_down_keeps_its_device() {
     scene.held.insert(DeviceId::new("MIG-3"), held);
     scene.recorded = Ok(vec![entry("again", "main", name, "MIG-3")]);
     scene.list_holders();
-    assert_eq!(scene.node.facts.account.look(scene.now), (false, None), "nobody is waited for");
+    assert_eq!(scene.node.facts.account.look(scene.now), (false, None), "no holder is missing");
     // A kubelet that was just started lists no pod.
     scene.held.clear();
     scene.list_holders();

@@ -1,4 +1,4 @@
-//! The events that change what is known of the node.
+//! The events that change the facts about the node.
 
 use super::daemons::holders_on;
 use super::device_ids::mig_device;

@@ -178,7 +178,7 @@ impl Inventory {
         self.gpu(gpu)?.instances.iter().find(|i| i.instance == instance)
     }
 
-    /// The GPU instance of a wanted slice, once it exists.
+    /// The GPU instance of a desired slice, once it exists.
     pub(super) fn instance_for(&self, wanted: &WantedSlice) -> Option<&GpuInstance> {
         self.find(&wanted.gpu, wanted.shape.instance()?)
     }

@@ -1,4 +1,4 @@
-//! What the agent knows of its node, and what follows from it: the plan, the offer, the status. It has no I/O and no
+//! The facts about the node, and what follows from them: the plan, the offer, the status. It has no I/O and no
 //! clock: events come in with the time, and a [`Decision`] comes out.
 //!
 //! Each part owns its fields. [`Node`] only orders the calls that touch several parts.
@@ -165,7 +165,7 @@ impl Default for Settings {
     }
 }
 
-/// The parts of what the agent knows of its node. It orders the calls between them.
+/// The state of the node, in parts. It orders the calls between them.
 #[derive(Debug)]
 pub struct Node {
     facts: Facts,
@@ -184,7 +184,7 @@ pub struct Node {
 }
 
 impl Node {
-    /// A node of which nothing is known yet.
+    /// A node without facts yet.
     #[must_use]
     pub fn new(settings: Settings) -> Self {
         Self {

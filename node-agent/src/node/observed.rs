@@ -64,8 +64,8 @@ impl Observer<'_> {
         shares.map(observed).collect()
     }
 
-    /// Whether it is a wanted GPU instance without its compute instance. For the planner it does not exist, so that the
-    /// planner creates it, which completes it.
+    /// Whether it is a desired GPU instance without its compute instance. It does not exist for the planner, whose step
+    /// to create it completes it.
     fn is_unfinished(self, gpu: &Gpu, instance: &GpuInstance) -> bool {
         let is_wanted = |w: &WantedSlice| w.gpu == gpu.uuid && w.shape.instance() == Some(instance.instance);
         instance.compute == Compute::Missing && self.occupancy.placement.desired().iter().any(is_wanted)

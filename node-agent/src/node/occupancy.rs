@@ -32,12 +32,12 @@ impl Occupancy<'_> {
         !self.account.is_held(device) && (self.orphans.contains(device) || runs())
     }
 
-    /// Whether the wanted slice has no holder, and processes run on it.
+    /// Whether the desired slice has no holder, and processes run on it.
     pub(super) fn is_slice_orphaned(self, wanted: &WantedSlice) -> bool {
         self.placement.device_of(wanted).is_some_and(|device| self.is_orphaned(&device))
     }
 
-    /// The wanted slices with orphaned processes.
+    /// The desired slices with orphaned processes.
     pub(super) fn orphaned(self) -> BTreeSet<SliceId> {
         let wanted = self.placement.desired().iter().filter(|wanted| self.is_slice_orphaned(wanted));
         wanted.map(|wanted| wanted.id.clone()).collect()
@@ -48,8 +48,8 @@ impl Occupancy<'_> {
         self.account.is_held(device) || self.is_orphaned(device)
     }
 
-    /// Whether a pod has a part of the GPU instance, or may have. Replicas are counted apart, because their processes
-    /// cannot be told apart. An instance that no record lists counts as held.
+    /// Whether a pod has a part of the GPU instance, or may have. Replicas count separately, because their processes
+    /// cannot be distinguished. An instance that no record lists counts as held.
     pub(super) fn is_instance_held(self, instance: &GpuInstance) -> bool {
         let is_time_sliced =
             || undivided(instance).is_some_and(|device| self.placement.slices.is_time_sliced(device));
@@ -69,7 +69,7 @@ impl Occupancy<'_> {
     }
 
     /// Shares that had ended and that an older checkpoint has brought back. A GPU never serves two kinds at once, and a
-    /// MIG device that is held as a whole has no replicas. So held shares stay, and wanted ones that fit beside them.
+    /// MIG device that is held as a whole has no replicas. So held shares stay, and desired ones that fit beside them.
     pub(super) fn ended_shares(self) -> Vec<DeviceId> {
         let mut served: BTreeMap<&GpuUuid, Kind> = BTreeMap::new();
         let is_held = |device: &DeviceId| self.account.held_as(device).is_some();

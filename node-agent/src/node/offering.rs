@@ -17,7 +17,7 @@ pub(super) struct Offering<'a> {
 }
 
 impl<'a> Offering<'a> {
-    /// Every slice that exists: wanted ones in the order of their reservations, then those that are only held.
+    /// Every slice that exists: desired ones in the order of their reservations, then those that are only held.
     pub(super) fn existing(self) -> Vec<ExistingSlice> {
         let wanted = self.placement.desired().iter().filter_map(|w| {
             let device = self.placement.device_of(w)?;
@@ -98,7 +98,7 @@ impl<'a> Offering<'a> {
         // Until the API server has listed the pods, any of them may be bound.
         let is_unbound = move |uid: &PodUid| !self.pods.may_be_bound(uid);
         let taken = self.mismatches().into_iter().filter(move |m| is_unbound(&m.reservation.uid));
-        taken.map(|m| (m.slice.clone(), format!("{} has it, which was not promised it", m.holder)))
+        taken.map(|m| (m.slice.clone(), format!("{} holds it and has not reserved it", m.holder)))
     }
 }
 

@@ -55,7 +55,7 @@ fn a_device_that_the_kubelet_frees_early_is_not_granted_in_place_of_another() {
     let device = slice(&scene.decide().status, "s1").device.clone().unwrap();
     scene.allocate("a", ONE, device.as_str());
     scene.node.on_pods(admitted("a"));
-    assert!(grants(&scene.decide(), device.as_str()), "nobody else is offered anything");
+    assert!(grants(&scene.decide(), device.as_str()), "it is offered to no other pod");
     // The pod may have ended without the agent's knowledge.
     scene.want(vec![first.clone(), wanted("s2", small(3), Some(("b", ONE)))]);
     scene.settle();

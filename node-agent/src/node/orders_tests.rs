@@ -304,7 +304,7 @@ fn a_node_without_a_leader_is_not_ready() {
     scene.node.on_leader(Some(EPOCH), scene.now);
     assert_eq!(reasons(&mut scene), ["Serving", "LeaderConnected"]);
     let older = Order { epoch: EPOCH - 1, kind: reserve("b", 4) };
-    assert_eq!(rejection(scene.node.on_order(&older, scene.now)), Rejection::OldEpoch, "it was heard");
+    assert_eq!(rejection(scene.node.on_order(&older, scene.now)), Rejection::OldEpoch, "it has the leader's");
     let lost = scene.now;
     scene.node.on_leader(None, lost);
     assert_eq!(scene.decide().next.wake, Some(lost + Duration::from_mins(1)));

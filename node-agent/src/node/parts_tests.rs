@@ -70,7 +70,7 @@ fn a_part_is_replaced_by_another_and_the_gpu_instance_stays_while_a_part_is_held
     let status = scene.settle();
     assert_eq!(slice(&status, "s9").state, SliceState::Ready);
     let left: Vec<_> = scene.gpus.gpus()[0].instances[0].devices().map(|(.., d)| d.to_string()).collect();
-    assert_eq!(left, ["MIG-4", "MIG-3"], "the one that was in nobody's way stays");
+    assert_eq!(left, ["MIG-4", "MIG-3"], "the one that blocked no slice stays");
     scene.want(vec![wanted("s8", part_of(None), Some(("q", THREE)))]);
     assert_eq!(slice(&scene.settle(), "s8").state, SliceState::Ready, "nothing of it is held any more");
 }
@@ -89,7 +89,7 @@ fn the_second_slice_at_a_parts_place_fails_and_takes_nothing_from_the_first() {
     assert_eq!(slice(&status, "s9").device, None);
 }
 
-/// No leader wants that. If one did, neither slice would be pending forever.
+/// No leader orders that. If one did, neither slice would be pending forever.
 #[test]
 fn an_existing_part_is_destroyed_for_the_whole_instance_that_was_wanted_first() {
     let mut scene = scene();
@@ -126,7 +126,7 @@ fn a_gpu_instance_without_compute_instances_is_destroyed_when_its_place_is_wante
     let mut scene = scene();
     scene.want(three());
     scene.settle();
-    // The parts give way to a larger one, which NVML refuses. Then nothing of the instance is wanted any more.
+    // The parts give way to a larger one, which NVML refuses. Then nothing of the instance is desired any more.
     scene.want(vec![wanted("s9", part(3, 0), Some(("q", THREE)))]);
     let refused = GpuError::Call { call: "nvmlX", code: NvmlCode::InsufficientResources };
     for _ in 0..40 {

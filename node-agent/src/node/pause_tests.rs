@@ -15,7 +15,7 @@ fn labels(of: &[&str]) -> BTreeSet<String> {
     of.iter().map(|label| (*label).to_owned()).collect()
 }
 
-/// A node with DCGM of GPU Operator, and an idle slice in the way of a wanted one. Returns the step that destroys it.
+/// A node with DCGM of GPU Operator, and an idle slice in the way of a desired one. Returns the step that destroys it.
 fn in_the_way(settings: Settings) -> (Scene, Step) {
     let mut scene = Scene::of(FakeGpus::new(&["H100-80GB"]), settings);
     scene.node.on_deployed(labels(&[DCGM]));

@@ -1,4 +1,4 @@
-//! Which device of the node is which wanted slice.
+//! Matches the node's devices with the desired slices.
 
 use super::device_ids::share_device;
 use super::inventory::Inventory;
@@ -9,7 +9,7 @@ use kerf_core::contract::{MigPart, Shape, WantedSlice};
 use kerf_core::names::{DeviceId, GpuUuid, SliceId};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// The slices that exist, beside those that are wanted.
+/// The existing slices, and the desired ones.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Placement<'a> {
     pub(super) inventory: &'a Inventory,
@@ -17,7 +17,7 @@ pub(super) struct Placement<'a> {
     pub(super) reservations: &'a Reservations,
 }
 
-/// A slice that exists without being wanted.
+/// A slice that exists and is not desired.
 #[derive(Debug)]
 pub(super) struct UnwantedSlice {
     pub(super) gpu: GpuUuid,
@@ -32,8 +32,8 @@ impl<'a> Placement<'a> {
         self.reservations.desired()
     }
 
-    /// The device of a wanted slice, once it exists. If two slices want the same, which no plan makes, it belongs to
-    /// the first.
+    /// The device of a desired slice, once it exists. If two slices have the same place, which no plan makes, it is the
+    /// first one's.
     pub(super) fn device_of(self, wanted: &WantedSlice) -> Option<DeviceId> {
         match wanted.shape {
             Shape::Mig { part: MigPart::Replica { .. }, .. } => {
@@ -60,7 +60,7 @@ impl<'a> Placement<'a> {
         }
     }
 
-    /// The MIG device of a wanted slice, or of its replica, once it exists.
+    /// The MIG device of a desired slice, or of its replica, once it exists.
     fn mig_device_of(self, wanted: &WantedSlice) -> Option<DeviceId> {
         match wanted.shape.replica() {
             Some(_) => undivided(self.inventory.instance_for(wanted)?).cloned(),
@@ -94,7 +94,7 @@ impl<'a> Placement<'a> {
             .map(|(device, _)| device.clone())
     }
 
-    /// Slices that exist without being wanted.
+    /// Slices that exist and are not desired.
     pub(super) fn unwanted(self) -> Vec<UnwantedSlice> {
         let mut all: Vec<_> = self.inventory.gpus().iter().flat_map(|gpu| self.unwanted_on(gpu)).collect();
         for (device, share) in self.slices.shares() {
@@ -138,7 +138,7 @@ impl<'a> Placement<'a> {
         self.slices.origin(device).is_some() || wanted.any(|w| self.mig_device_of(w).as_ref() == Some(device))
     }
 
-    /// The names of the MIG devices of wanted slices. The ledger's own names take precedence; those of the checkpoint
+    /// The names of the MIG devices of desired slices. The ledger's own names take precedence; those of the checkpoint
     /// fill in for slices that the ledger no longer has.
     pub(super) fn origins(self) -> BTreeMap<DeviceId, SliceId> {
         let mut origins = BTreeMap::new();

@@ -72,15 +72,15 @@ fn the_mode_is_switched_only_after_the_last_holder_and_reservation() {
     scene.policy = rule(&[Kind::Mps], ModeChange::WithoutReset);
     scene.want(vec![idle.clone(), promised.clone()]);
     let status = scene.settle();
-    assert_eq!((modes(&scene), scene.places().len()), (vec![ON], 2), "one is held, the other promised");
-    assert_eq!(slice(&status, "s2").state, SliceState::Ready, "the promise is kept");
+    assert_eq!((modes(&scene), scene.places().len()), (vec![ON], 2), "one is held, the other reserved");
+    assert_eq!(slice(&status, "s2").state, SliceState::Ready, "the reservation is served");
     scene.want(vec![idle.clone()]);
     scene.settle();
     assert_eq!(modes(&scene), [ON], "a holds its slice");
     scene.free("MIG-1");
     scene.want(vec![idle, promised]);
     scene.settle();
-    assert_eq!(modes(&scene), [ON], "and now one is promised");
+    assert_eq!(modes(&scene), [ON], "and now one is reserved");
     scene.want(vec![]);
     scene.settle();
     assert_eq!((modes(&scene), scene.places().len()), (vec![OFF], 0));

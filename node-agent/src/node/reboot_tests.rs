@@ -42,7 +42,7 @@ fn boot(scene: &mut Scene) {
     scene.gpus.reboot();
     scene.record = scene.record.clone().after_reload();
     scene.start_agent();
-    assert_eq!(scene.decide().step, None, "the kubelet has not told who holds what");
+    assert_eq!(scene.decide().step, None, "the kubelet has not listed the holders");
     scene.list_holders();
 }
 
@@ -300,7 +300,7 @@ fn an_unreadable_record_changes_no_existing_slice() {
     scene.list_holders();
     assert_eq!(run_all(&mut scene), Vec::<String>::new());
     hear_all(&mut scene, Vec::new());
-    assert!(scene.node.closed().is_some(), "nobody knows who is bound");
+    assert!(scene.node.closed().is_some(), "unlisted pods may be bound");
     scene.settle();
     assert_eq!(scene.places(), PLACES);
 }
@@ -348,7 +348,7 @@ fn slices_without_a_record_are_occupied_and_reported_once() {
 fn a_recorded_slice_does_not_count_as_foreign() {
     let (mut scene, _) = busy();
     scene.free(scene.held.keys().next().unwrap().clone().as_str());
-    // The status is lost, and the leader wants other things. The agent knows from its checkpoint what it made.
+    // The status is lost, and the leader orders other slices. The checkpoint lists what the agent made.
     scene.restart_agent();
     scene.want(vec![wanted("s9", mig("7g.80gb", 0, 8), None)]);
     scene.settle();

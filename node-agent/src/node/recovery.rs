@@ -1,4 +1,4 @@
-//! What waits for the checkpoint: the slices that are made again from it, and steps after a failed write.
+//! Work that depends on the checkpoint: making the recorded slices again, and steps after a failed write.
 //!
 //! GPU instances end with the load of the driver, and so does the MIG mode of most GPUs. After a reload of the driver,
 //! at a boot or within one, the recorded slices are made again at the same places before any resource name is

@@ -32,7 +32,7 @@ impl<'a> Rules<'a> {
         self.inventory.gpus().iter().map(move |gpu| (gpu, self.rule(gpu)))
     }
 
-    /// What the planner may make of the GPU, of which processes outside of kerf use some memory.
+    /// What the planner may make of the GPU while processes outside of kerf use this much of its memory.
     pub(super) fn allowed(self, gpu: &Gpu, outside: MemoryMib) -> Allowed {
         let rule = self.rule(gpu);
         if self.inventory.trouble(gpu).is_some() {
@@ -65,7 +65,7 @@ impl<'a> Rules<'a> {
         (wanted.unwrap_or(lost || on) != on && may).then_some(!on)
     }
 
-    /// The wanted slices, in the planner's form. Reservations that need the GPU's next mode do not count against its
+    /// The desired slices, in the planner's form. Reservations that need the GPU's next mode do not count against its
     /// switch.
     pub(super) fn to_plan(self) -> Cow<'a, [WantedSlice]> {
         let switching = self.all().filter_map(|(gpu, rule)| Some((&gpu.uuid, self.switch_to(gpu, &rule)?)));

@@ -1,5 +1,5 @@
-//! Shares and whole GPUs: which waits for which, what an MPS daemon must let a client have, and what must be on the
-//! node.
+//! Shares and whole GPUs: which one must wait for another, what an MPS daemon must let a client have, and what must be
+//! on the node.
 
 use super::tests::{Scene, devices, failing, slice, wanted, wanted_of};
 use super::*;

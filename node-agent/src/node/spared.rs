@@ -1,4 +1,4 @@
-//! What is not touched, wanted or not: everything on GPUs that may be the unresponsive ones, and on those whose shares
+//! What is not touched, desired or not: everything on GPUs that may be the unresponsive ones, and on those whose shares
 //! are unknown.
 
 use super::WantedDaemon;
@@ -20,7 +20,7 @@ pub struct Spared {
 }
 
 impl Facts {
-    /// What must not be touched. A GPU with a known MPS share has its daemon anyway.
+    /// Returns what must not be touched. A GPU with a known MPS share has its daemon anyway.
     pub(super) fn spared(&self, daemons: &BTreeMap<GpuUuid, WantedDaemon>) -> Spared {
         let mut spared = self.on_unresponsive_gpus();
         let unknown = self.pod_shares().gpus_with_unknown().filter(|gpu| !daemons.contains_key(*gpu));
@@ -28,8 +28,8 @@ impl Facts {
         spared
     }
 
-    /// What pods may hold on GPUs that do not answer. Empty once all GPUs that NVML counts have answered: what is not
-    /// among them is not on the node.
+    /// What pods may hold on GPUs that do not answer. Empty once all GPUs that NVML counts have answered, because no
+    /// other GPU is on the node.
     fn on_unresponsive_gpus(&self) -> Spared {
         if self.inventory.unresponsive().is_empty() {
             return Spared::default();

@@ -139,7 +139,7 @@ fn a_record_of_another_machine_takes_no_place_and_its_reservations_end_by_look_u
     scene.record = record.after_reload();
     scene.restart_agent();
     scene.read_gpu_node();
-    // What was asked at once has found nothing yet.
+    // The first look-ups have found nothing yet.
     scene.now += Duration::from_secs(30);
     let looked_up: BTreeSet<String> = scene.decide().pods.look_up.keys().map(ToString::to_string).collect();
     assert_eq!(looked_up, ["elsewhere-uid", "gone-uid"].map(str::to_owned).into());

@@ -336,10 +336,10 @@ fn an_idle_slice_in_the_way_is_destroyed_only_after_the_kubelet_stopped_offering
     scene.acknowledge();
     let decision = scene.decide();
     assert!(decision.step.is_none() && decision.next.wants_holders, "it may have been handed out before");
-    assert!(grants(&decision, "MIG-1"), "a kubelet that picked it before it knew gets it");
+    assert!(grants(&decision, "MIG-1"), "a pod may get it if the kubelet picked it before");
     scene.list_holders();
     let decision = scene.decide();
-    assert!(!grants(&decision, "MIG-1") && decision.step.is_none(), "first nobody gets it any more");
+    assert!(!grants(&decision, "MIG-1") && decision.step.is_none(), "first no pod gets it any more");
     assert!(matches!(scene.decide().step, Some(Step::Destroy { .. })), "then it goes");
     let status = scene.settle();
     assert_eq!(scene.places(), ["7g.80gb at 0:8"]);
@@ -354,7 +354,7 @@ fn a_pod_gets_a_withdrawn_slice_that_the_kubelet_picked_before_it_knew() {
     scene.want(vec![wanted("s1", mig("1g.10gb", 0, 1), Some(("a", ONE))), promised.clone()]);
     scene.settle();
     scene.want(vec![idle, promised]);
-    assert!(grants(&scene.decide(), "MIG-1"), "the kubelet does not know yet");
+    assert!(grants(&scene.decide(), "MIG-1"), "the kubelet may still pick it");
     scene.allocate("b", ONE, "MIG-1");
     let status = scene.settle();
     let held = slice(&status, "s1");
@@ -530,7 +530,7 @@ fn an_unknown_slice_is_not_touched_and_is_reported_without_an_id() {
     let unknown = status.slices.iter().find(|s| s.id.is_none()).unwrap();
     assert_eq!((unknown.shape, unknown.state), (mig("1g.10gb", 0, 1), SliceState::Held));
     assert!(unknown.message.as_ref().unwrap().contains("did not make it"));
-    // After a restart the agent still knows which slice was being removed, and which is unknown.
+    // After a restart the agent still distinguishes its own slice, which was being removed, from the unknown one.
     scene.restart_agent();
     scene.want(vec![]);
     let status = scene.settle();
@@ -544,7 +544,7 @@ fn nothing_is_cut_while_holders_or_gpus_are_unknown() {
     scene.node = Node::new(Settings::default());
     scene.node.on_gpus(Ok(scene.gpus.gpus()));
     scene.want(vec![wanted("s1", mig("1g.10gb", 0, 1), None)]);
-    assert!(scene.decide().step.is_none(), "the kubelet was not heard");
+    assert!(scene.decide().step.is_none(), "the kubelet has not answered");
     scene.list_holders();
     assert!(scene.decide().step.is_none(), "the node's pods are not known");
     scene.node.on_pods(NodePods::new());
@@ -568,11 +568,11 @@ fn held_devices_are_listed_before_the_api_server_answers_and_granted_to_no_other
     scene.settle();
     scene.start_agent();
     scene.node.on_registration(Ok(scene.node.resource_names()));
-    assert_eq!(devices(&scene.decide().healthy), Vec::<&str>::new(), "the kubelet was not heard");
+    assert_eq!(devices(&scene.decide().healthy), Vec::<&str>::new(), "the kubelet has not answered");
     scene.list_holders();
     let decision = scene.decide();
     assert_eq!(devices(&decision.healthy), ["MIG-1"], "its container may be started again");
-    assert!(!grants(&decision, "MIG-1"), "a pod that comes after its holder's end was promised another");
+    assert!(!grants(&decision, "MIG-1"), "a pod that comes after its holder's end has reserved another");
     assert!(decision.step.is_none() && !decision.status.is_ready());
     scene.want(both);
     scene.node.on_pods(NodePods::new());
@@ -704,7 +704,7 @@ fn a_just_started_kubelet_that_lists_no_pod_yet_frees_nothing() {
     scene.settle();
     scene.allocate("a", ONE, "MIG-1");
     scene.node.on_pods(admitted("a"));
-    // The reservation is lost, and the place is wanted for another.
+    // The reservation is lost, and another slice needs the place.
     scene.want(vec![wanted("s2", mig("7g.80gb", 0, 8), Some(("b", "nvidia.com/mig-7g.80gb")))]);
     scene.held.clear();
     scene.list_holders();

@@ -32,7 +32,7 @@ fn shared() -> Scene {
     scene
 }
 
-/// Makes the daemons as wanted.
+/// Reports that the desired daemons serve.
 fn serve(scene: &mut Scene) {
     let wanted = scene.decide().kept.unwrap().daemons;
     let serving = wanted.into_iter().map(|(gpu, wanted)| {
@@ -56,7 +56,7 @@ fn an_upgrade_stops_new_slices_and_offers_and_keeps_held_slices() {
     assert!(!status.is_ready() && status.gpus.iter().all(|gpu| gpu.kinds.is_empty()));
     assert_eq!(slice(&status, "s1").state, SliceState::Held);
     assert!(failing(&status, Condition::READY).unwrap().contains(EVIDENCE));
-    assert_eq!(failing(&status, Condition::UNCONTESTED), None, "nobody else manages the GPUs");
+    assert_eq!(failing(&status, Condition::UNCONTESTED), None, "no other program manages the GPUs");
     assert!(decision.let_go.is_some(), "its pod holds the GPU itself");
     scene.node.on_upgrade(None);
     let status = scene.settle();

@@ -209,7 +209,7 @@ fn a_gpu_in_use_outside_kerf_is_not_offered_as_a_whole() {
     let mut scene = Scene::new(&["T4-16GB"]);
     scene.node.on_usage(usage(&[], &[("/usr/bin/Xorg", 300)]));
     scene.want(vec![wanted("s1", Shape::Whole { size_gb: SizeGb(15) }, Some(("a", "nvidia.com/gpu")))]);
-    let why = "processes that kerf knows no slice of use the GPU's memory";
+    let why = "processes that hold no slice use the GPU's memory";
     let told = |status: &GpuNodeStatus| (slice(status, "s1").state, slice(status, "s1").message.clone());
     assert_eq!(told(&scene.settle()), (SliceState::Preparing, Some(why.to_owned())), "they may end");
     scene.now += Duration::from_secs(2);
@@ -265,7 +265,7 @@ fn a_held_share_is_as_busy_as_its_pods_processes() {
     assert_eq!(busy(&scene, "s1"), Some(0), "its processes do nothing");
     measured.get_mut(&uuid(0)).unwrap().busy = percent(None);
     scene.node.on_usage(measured);
-    assert_eq!(busy(&scene, "s1"), None, "the driver does not tell of processes");
+    assert_eq!(busy(&scene, "s1"), None, "the driver does not list processes");
 }
 
 #[test]
@@ -282,7 +282,7 @@ fn a_held_instance_is_as_busy_as_the_driver_reports() {
     let gi = scene.node.facts.inventory.gpu(&uuid(0)).unwrap().instances[0].gi;
     scene.node.on_usage(measured(gi));
     let ready = slice(&scene.settle(), "s1").clone();
-    assert_eq!(scene.node.gpu_use().busy(&ready), None, "nobody holds it yet");
+    assert_eq!(scene.node.gpu_use().busy(&ready), None, "no pod holds it yet");
     scene.allocate("a", small, device.as_str());
     let held = slice(&scene.settle(), "s1").clone();
     assert_eq!((held.state, scene.node.gpu_use().busy(&held)), (SliceState::Held, Some(55)));

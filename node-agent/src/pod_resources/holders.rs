@@ -53,7 +53,7 @@ pub async fn list_holders(
                 } else {
                     events.send(Event::Holders(Err(unanswered(&status))));
                 }
-                // The request has failed, so it is still wanted.
+                // The request has failed, so request the list again.
                 wanted.notify_one();
                 tokio::time::sleep(if limited { AFTER_LIMIT } else { AFTER_ERROR }).await;
             }

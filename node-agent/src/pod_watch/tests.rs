@@ -22,7 +22,7 @@ fn pod(uid: &str, status: &Value) -> PodView {
 #[test]
 fn a_change_of_a_pod_is_reported_once() {
     let mut roster = Roster::default();
-    assert_eq!(roster.news(), Some(NodePods::new()), "that there are none is news at first");
+    assert_eq!(roster.news(), Some(NodePods::new()), "the first report is due even without a pod");
     roster.take(&pod("u", &json!({"phase": "Pending"})));
     let told = roster.news().unwrap();
     let known = &told[&PodUid::new("u")];

@@ -14,7 +14,8 @@ const POLL_INTERVAL: Duration = Duration::from_secs(30);
 /// The wait after a file could not be made.
 const RETRY_INTERVAL: Duration = Duration::from_secs(2);
 
-/// Makes the wanted files and removes the others, until `stop`. Nothing is removed before the wanted devices are known.
+/// Creates the desired files and removes the others, until `stop`. Nothing is removed before the desired devices are
+/// known.
 pub async fn reconcile(
     files: AccessFiles,
     mut wanted: watch::Receiver<Option<Kept>>,

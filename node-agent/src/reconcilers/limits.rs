@@ -14,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 /// The wait after a limit could not be set.
 const RETRY_INTERVAL: Duration = Duration::from_secs(30);
 
-/// Sets and lifts limits until `stop`, once the wanted ones are known, and reports which are set. An earlier process
+/// Sets and lifts limits until `stop`, once the desired ones are known, and reports which are set. An earlier process
 /// has set those in `set`.
 pub async fn reconcile(
     thread: GpuThread,
@@ -48,7 +48,7 @@ pub async fn reconcile(
     }
 }
 
-/// Returns whether all limits are as wanted. Limits on the spared GPUs stay.
+/// Returns whether all limits are as desired. Limits on the spared GPUs stay.
 async fn apply(
     thread: &GpuThread,
     set: &mut Limits,

@@ -152,8 +152,8 @@ impl fmt::Display for AgentEvent {
                 write!(f, "{remedy}Ask for more GPU memory, or let fewer processes of the pod use the GPU.")
             }
             Self::NoSliceForPod => f.write_str(
-                "The pod asks for a slice of a GPU and came past kerf, by spec.nodeName or another scheduler; none is promised \
-                 to it and it gets none. Leave spec.nodeName out and create the pod anew.",
+                "The pod asks for a slice of a GPU and came past kerf, by spec.nodeName or another scheduler; none is reserved \
+                 for it and it gets none. Leave spec.nodeName out and create the pod anew.",
             ),
             Self::OutsideMemory { gpu, memory, processes } => write!(
                 f,
@@ -169,13 +169,13 @@ impl fmt::Display for AgentEvent {
             Self::GpuRecovered { gpu } => write!(f, "{gpu} answers without an error; its slices are offered again."),
             Self::SliceMismatch { device } => write!(
                 f,
-                "The kubelet gave this pod {device}, which was not the slice promised to it; it counts as the pod's now. \
+                "The kubelet gave this pod {device}, which was not the slice reserved for it; it counts as the pod's now. \
                  If this repeats, look for pods that are created with spec.nodeName or by another scheduler."
             ),
             Self::SliceAdopted { device } => write!(
                 f,
-                "{device} was found, and no record tells who asked for it. It counts as occupied and is left alone; if \
-                 nobody needs it, destroy it (nvidia-smi mig -dci, -dgi)."
+                "{device} was found, and no record lists it. It counts as occupied, and kerf does not change it; if it is \
+                 not needed, destroy it (nvidia-smi mig -dci, -dgi)."
             ),
             Self::DriverUpgrade { text } => write!(
                 f,

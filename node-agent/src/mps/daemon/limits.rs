@@ -1,4 +1,4 @@
-//! What is known of limits. A limit counts only once it was read back, not when it was set.
+//! The observed limits. A limit counts only once it was read back, not when it was set.
 
 use super::trouble::Trouble;
 use crate::mps::Wanted;

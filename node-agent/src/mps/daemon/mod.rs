@@ -1,10 +1,10 @@
-//! Decides the next action for one target's daemon, from what is known of it. It does no I/O, and the caller passes the
+//! Decides the next action for one target's daemon, from its observed state. It does no I/O, and the caller passes the
 //! time.
 //!
 //! ```text
 //! Unknown ─look─▶ Down ─spawn─▶ Running ─(hung and unused, hopeless)─▶ Doomed ─kill─▶ Unknown
-//!                  │              └─(not wanted)─▶ Leaving ─(too slow)─▶ Doomed
-//!                  └─(not wanted; compute mode put back)─▶ Gone
+//!                  │              └─(undesired)──▶ Leaving ─(too slow)─▶ Doomed
+//!                  └─(undesired; compute mode restored)─▶ Gone
 //! ```
 
 mod limits;
@@ -114,7 +114,7 @@ impl Daemon {
         }
     }
 
-    /// Sets the desired daemon; `None` if none is wanted.
+    /// Sets the desired daemon; with `None` an existing one ends.
     pub fn want(&mut self, now: Instant, wanted: Option<Wanted>) {
         if self.wanted == wanted {
             return;
@@ -254,7 +254,7 @@ impl Daemon {
             Outcome::Killed(Ok(())) => self.ended_at(now),
             Outcome::Killed(Err(text)) => self.try_later(now, Trouble::Unkillable(text)),
             Outcome::Removed(Ok(())) if self.wanted.is_none() => self.phase = Phase::Gone,
-            // It is wanted again meanwhile. The count was in the folder, so it starts again.
+            // Meanwhile a daemon is desired again. The count was in the removed folder, so it starts again.
             Outcome::Removed(Ok(())) => self.generation = 0,
         }
     }
@@ -305,7 +305,7 @@ impl Daemon {
     }
 
     fn ended_at(&mut self, now: Instant) {
-        // Look again before the next start, because the ended daemon may have left servers and files.
+        // Read the state before the next start, because the ended daemon may have left servers and files.
         self.phase = Phase::Unknown;
         // Whatever ended the daemon may have changed the mode too.
         self.exclusive = None;

@@ -1,4 +1,4 @@
-//! What is known of a running daemon, gathered in rounds: its servers, their states, and all limits.
+//! The observed state of a running daemon, read in rounds: its servers, their states, and all limits.
 
 use super::limits::{Limits, Need};
 use super::server::{Next, Server};
@@ -87,7 +87,7 @@ impl Running {
         self.servers.values().flat_map(|server| &server.clients).copied().collect()
     }
 
-    /// Notes that other limits are wanted.
+    /// Starts a round for the changed limits.
     pub fn wanted_changed(&mut self, now: Instant) {
         self.verified = None;
         // A daemon that has not answered yet keeps its own interval.
@@ -182,7 +182,7 @@ impl Running {
         Turn::Ask(Word::StartServer)
     }
 
-    /// Ends a round in which everything is as wanted.
+    /// Ends a round in which everything is as desired.
     fn finish(&mut self, now: Instant, wanted: &Wanted, timings: &Timings) -> Turn {
         self.verified = Some((wanted.limit, wanted.threads));
         self.last_verified = self.verified;
@@ -199,7 +199,7 @@ impl Running {
         self.next_round(now + timings.probe_every)
     }
 
-    /// Ends a round in which something is not as wanted.
+    /// Ends a round in which something is not as desired.
     fn wait(&mut self, now: Instant, trouble: Option<Trouble>, timings: &Timings) -> Turn {
         self.verified = None;
         self.failures = 0;

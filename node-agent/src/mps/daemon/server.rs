@@ -1,4 +1,4 @@
-//! What is known of one MPS server, and its next action.
+//! The observed state of one MPS server, and the next action for it.
 
 use super::limits::{Limits, Need};
 use super::trouble::Trouble;
@@ -28,7 +28,7 @@ pub(super) enum Next {
     ShutDown(Option<Trouble>),
     /// No action: it accepts clients within the limits.
     Good,
-    /// No action now, though it is not as wanted.
+    /// No action now, though it is not as desired.
     Wait(Option<Trouble>),
     /// Only a new daemon helps.
     Restart(Trouble),

@@ -14,7 +14,7 @@ fn serving(wanted: &Wanted) -> State {
     State::Serving { limit: wanted.limit, threads: wanted.threads }
 }
 
-/// A daemon that is wanted, after time to settle.
+/// A desired daemon, after time to settle.
 fn settled(want: &Wanted) -> (World, Daemon) {
     let mut world = World::new(Timings::default());
     let mut daemon = Daemon::new(world.now, world.timings.clone());
@@ -367,7 +367,7 @@ impl Play {
             if !self.world.ended {
                 return;
             }
-            // The supervisor starts again too, whatever is wanted of this target by then.
+            // The supervisor starts again too, whatever state is desired by then.
             self.world.ended = false;
             self.restart_agent();
             self.world.now += Duration::from_secs(1);

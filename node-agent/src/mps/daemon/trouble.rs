@@ -1,4 +1,4 @@
-//! What can be wrong with a daemon: each text says what it is, and what kerf does or an admin has to do.
+//! The faults of a daemon. Each text says what is wrong, and what kerf does or an admin has to do.
 
 use crate::mps::answer::{MemoryReading, Percentage};
 use crate::mps::word::{Scope, Word};

@@ -126,7 +126,7 @@ impl World {
         }
     }
 
-    /// Carries out the call that is under way on a GPU; the agent does not know the result yet.
+    /// Carries out the call that is under way on a GPU; the agent has not read the result yet.
     fn take_effect(&mut self, gpu: &GpuUuid, choice: usize) {
         let Some(call) = self.calls.get_mut(gpu).filter(|call| call.ended.is_none()) else { return };
         if choice / 8 % 11 == 5 {
@@ -260,7 +260,7 @@ impl World {
         }
     }
 
-    /// Somebody makes a slice without kerf, at a place that the leader never wants.
+    /// Somebody makes a slice without kerf, at a place that the leader never uses.
     fn make_foreign(&mut self) {
         let gpu = self.gpus.gpus().remove(0);
         let profile = "1g.10gb".parse().unwrap();

@@ -1,4 +1,4 @@
-//! What must always hold, derived from the world alone where possible.
+//! The invariants, derived from the world alone where possible.
 
 use super::World;
 use super::leader::TURNS;
@@ -93,7 +93,7 @@ impl World {
                 w.reservation.as_ref().is_some_and(|r| r.resource == name)
                     && self.node.facts.placement().device_of(w).as_ref() == Some(device)
             });
-            let slice = slice.unwrap_or_else(|| panic!("{device} is offered as {name} and nobody's"));
+            let slice = slice.unwrap_or_else(|| panic!("{device} is offered as {name} and not reserved"));
             assert!(self.keepers.can_be_opened(device), "{device} is offered and cannot be opened");
             let gpu = self.gpus.gpus().into_iter().find(|g| g.uuid == slice.gpu).unwrap();
             assert!(
@@ -162,14 +162,14 @@ impl World {
         told.sort();
         // The replicas of one instance count once.
         told.dedup();
-        (cut != told).then(|| format!("the GPUs have {cut:?}, the status tells {told:?}"))
+        (cut != told).then(|| format!("the GPUs have {cut:?}, the status lists {told:?}"))
     }
 
     fn differing_holders(&self, status: &GpuNodeStatus) -> Option<String> {
         let holders = self.kubelet.pods.iter().map(|(device, pod)| (device.clone(), pod.key.clone()));
         let told = status.slices.iter().filter_map(|s| Some((s.device.clone()?, s.holder.as_ref()?.key())));
         let (holders, told): (BTreeMap<_, _>, BTreeMap<_, _>) = (holders.collect(), told.collect());
-        (holders != told).then(|| format!("the kubelet tells {holders:?}, the status {told:?}"))
+        (holders != told).then(|| format!("the kubelet lists {holders:?}, the status {told:?}"))
     }
 
     fn differing_wants(&self, status: &GpuNodeStatus) -> Option<String> {

@@ -74,7 +74,7 @@ impl Kubelet {
         self.sent.iter().flat_map(|(name, list)| list.iter().map(move |(d, healthy)| (*name, d, *healthy)))
     }
 
-    /// Whether it may allocate the device, by the lists that it knows.
+    /// Whether it may allocate the device, by the lists that it has taken.
     pub(super) fn may_hand_out(&self, device: &DeviceId) -> bool {
         self.taken.values().any(|list| list.get(device) == Some(&true))
     }

@@ -51,7 +51,7 @@ const CUTS: [Cut; 17] = [
     (1, "7g.40gb", 0, 8, MigPart::Whole),
 ];
 
-/// Shares that it may want of a GPU without MIG.
+/// Shares that it may order of a GPU without MIG.
 const SHARES: [Shape; 6] = [
     Shape::mps(SizeGb(4)),
     Shape::mps(SizeGb(8)),
@@ -96,7 +96,7 @@ fn neutral_name(shape: Shape) -> ResourceName {
     ResourceName::Neutral(neutral_size(shape.size()).unwrap())
 }
 
-/// Whether a wanted slice must give way to another on its GPU.
+/// Whether a slice must give way to a new one on its GPU.
 fn is_in_the_way(old: Shape, new: Shape) -> bool {
     let is_one_instance = old.instance() == new.instance();
     match (old.mig_part(), new.mig_part()) {
@@ -165,7 +165,7 @@ impl World {
         self.node.on_order(&Order { epoch: EPOCH, kind }, self.now).answer.is_ok()
     }
 
-    /// Sends an order of a leader with an older epoch, if the agent knows a newer one.
+    /// Sends an order of a leader with an older epoch, if the agent has a newer one.
     pub(super) fn order_late(&mut self) {
         if self.node.ledger().epoch() < EPOCH {
             return;

@@ -158,7 +158,7 @@ impl World {
         self.keep(1);
     }
 
-    /// A pod with a reservation comes to the kubelet, which knows the newest lists, and gets its devices.
+    /// A pod with a reservation comes to the kubelet, which has the newest lists, and gets its devices.
     fn admit(&mut self, choice: usize) {
         self.catch_up();
         for _ in 0..2 {

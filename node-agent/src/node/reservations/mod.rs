@@ -34,7 +34,7 @@ pub(crate) struct Reservations {
     limits: Limits,
     /// When the process started: the ledger counts from then.
     started: Option<Instant>,
-    /// Ended pods that the ledger does not know yet.
+    /// Ended pods that are not passed to the ledger yet.
     ended: BTreeSet<PodUid>,
     /// Pods that are due for a look-up, until the next decision.
     look_up: BTreeMap<PodUid, PodKey>,
@@ -179,12 +179,12 @@ impl Reservations {
         gpu_rule::rule(self.policy(), gpu)
     }
 
-    /// The reservations of all wanted slices.
+    /// The reservations of all desired slices.
     pub(super) fn all(&self) -> impl Iterator<Item = &Reservation> {
         self.desired().iter().filter_map(|wanted| wanted.reservation.as_ref())
     }
 
-    /// The wanted slice of this name on the GPU.
+    /// The desired slice of this name on the GPU.
     pub(super) fn wanted(&self, gpu: &GpuUuid, id: &SliceId) -> Option<&WantedSlice> {
         self.desired().iter().find(|wanted| wanted.id == *id && wanted.gpu == *gpu)
     }

@@ -26,7 +26,7 @@ pub(super) enum TakeOver {
     },
 }
 
-/// What the first GpuNode that a process sees says of the agent before.
+/// The earlier agent, as shown by the first GpuNode that a process reads.
 #[derive(Debug, Clone, Default)]
 pub struct Predecessor {
     pub uid: Option<String>,
@@ -95,7 +95,7 @@ impl Reservations {
             TakeOver::Done => None,
             TakeOver::Awaited { .. } => Some("the GpuNode's spec has not been read yet".to_owned()),
             TakeOver::Lost { .. } => Some(
-                "the agent's ledger was lost: for 80 s pods may be bound that it does not know".to_owned(),
+                "the agent's ledger was lost: for 80 s pods may be bound that it does not list".to_owned(),
             ),
         }
     }

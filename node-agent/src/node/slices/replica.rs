@@ -38,7 +38,7 @@ pub(super) fn replica(device: &DeviceId, inventory: &Inventory) -> Option<Share>
 
 impl Slices {
     /// Makes replicas exist that containers hold, whatever is desired, and drops those whose MIG device is gone. Each
-    /// gets the name of the wanted slice at its place.
+    /// gets the name of the desired slice at its place.
     pub(in crate::node) fn adopt_replicas(
         &mut self,
         account: &Account,

@@ -56,12 +56,12 @@ impl Conditions<'_> {
         let unwritten = self.recovery.write_trouble().map(str::to_owned);
         let missed: Vec<_> = unwritten.into_iter().chain(self.steps.missed()).take(NAMES_LIMIT).collect();
         let missed = (!missed.is_empty()).then(|| ("OutOfReach".to_owned(), missed.join("; ")));
-        let well = ("Reached", "every wanted slice is there or being made");
+        let well = ("Reached", "every desired slice exists or is being made");
         condition(Condition::SPEC_REACHED, missed, well)
     }
 
     fn uncontested(&self) -> Condition {
-        let well = ("Alone", "nobody else manages the node's GPUs");
+        let well = ("Alone", "no other program manages the node's GPUs");
         let mut uncontested = condition(Condition::UNCONTESTED, self.contested(), well);
         if self.conflicts.is_unclear() {
             uncontested.status = ConditionStatus::Unknown;
@@ -76,7 +76,7 @@ impl Conditions<'_> {
     fn allocations_known(&self) -> Condition {
         let unread = self.facts.account.unread();
         let unread = unread.map(|error| ("CheckpointUnreadable".to_owned(), error.to_owned()));
-        let well = ("CheckpointRead", "the kubelet's checkpoint tells who holds what");
+        let well = ("CheckpointRead", "the kubelet's checkpoint lists the holders");
         condition(Condition::ALLOCATIONS_KNOWN, unread, well)
     }
 }

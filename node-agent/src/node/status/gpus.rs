@@ -59,7 +59,7 @@ impl GpuStatuses<'_> {
         kinds
     }
 
-    /// What an operator should know about a GPU.
+    /// What is wrong with a GPU, for an operator.
     fn message(&self, gpu: &Gpu) -> Option<String> {
         let (inventory, rules) = (&self.facts.inventory, self.facts.rules());
         let of_daemon = || {

@@ -1,4 +1,4 @@
-//! The slices in the status: wanted ones, and those that exist without being wanted.
+//! The slices in the status: the desired ones, and those that exist and are not desired.
 
 use crate::gpu::Compute;
 use crate::node::advertise::Advertised;
@@ -86,7 +86,7 @@ impl SliceStatuses<'_> {
         }
     }
 
-    /// The state of a wanted slice that does not exist, and the reason.
+    /// The state of a desired slice that does not exist, and the reason.
     fn absence(&self, wanted: &WantedSlice) -> (SliceState, Option<String>) {
         if self.facts.is_spared(wanted) {
             return (SliceState::Held, Some(spared::TEXT.to_owned()));

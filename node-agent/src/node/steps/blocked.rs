@@ -29,7 +29,7 @@ impl Blocked<'_> {
         blocked
     }
 
-    /// Slices whose compute instance exists, but belongs to another wanted slice.
+    /// Slices whose compute instance exists, but belongs to another desired slice.
     fn second_at_their_place(&self) -> Vec<(SliceId, String)> {
         let is_create =
             |step: &Step, id: &SliceId| matches!(step, Step::Create { id: made, .. } if made == id);
@@ -44,7 +44,7 @@ impl Blocked<'_> {
             found.into_iter().flat_map(GpuInstance::devices).any(|(part, ..)| part == w.shape.part())
         };
         let second = parts.filter(|w| !is_planned(&w.id) && placement.device_of(w).is_none()).filter(there);
-        second.map(|w| (w.id.clone(), "another wanted slice has its place".to_owned())).collect()
+        second.map(|w| (w.id.clone(), "another desired slice has its place".to_owned())).collect()
     }
 
     /// Shares whose device belongs to another share that is in use: a recreated ledger has reused its name.

@@ -1,4 +1,4 @@
-//! Why the planner refuses a wanted slice.
+//! Why the planner refuses a desired slice.
 
 use crate::node::facts::Facts;
 use crate::node::spared;
@@ -6,7 +6,7 @@ use kerf_core::kind::Kind;
 use kerf_core::names::SliceId;
 use kerf_core::planner::Obstacle;
 
-/// Why a wanted slice is not reached, or not served.
+/// Why a desired slice is not reached, or not served.
 #[derive(Debug, Clone)]
 pub(in crate::node) struct Obstruction {
     pub(in crate::node) text: String,
@@ -15,7 +15,7 @@ pub(in crate::node) struct Obstruction {
 }
 
 impl Obstruction {
-    /// The obstacle of a wanted slice. `is_overdue` is whether it has lasted too long.
+    /// The obstacle of a desired slice. `is_overdue` is whether it has lasted too long.
     pub(super) fn new(facts: &Facts, id: &SliceId, obstacle: &Obstacle, is_overdue: bool) -> Self {
         let wanted = facts.reservations.desired().iter().find(|w| w.id == *id);
         // A mode that is about to be switched is no obstacle.
@@ -23,8 +23,7 @@ impl Obstruction {
         let gpu = wanted.and_then(|w| facts.inventory.gpu(&w.gpu));
         let is_outside = *obstacle == Obstacle::NotAllowed(Kind::Whole)
             && gpu.is_some_and(|gpu| facts.is_kept_by_outside_memory(gpu));
-        let outside =
-            is_outside.then(|| "processes that kerf knows no slice of use the GPU's memory".to_owned());
+        let outside = is_outside.then(|| "processes that hold no slice use the GPU's memory".to_owned());
         let at_once = matches!(obstacle, Obstacle::NoSuchGpu(_))
             || matches!(obstacle, Obstacle::WrongMode | Obstacle::NotAllowed(_) | Obstacle::NoReplicas)
                 && !switching;

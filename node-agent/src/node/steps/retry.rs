@@ -95,7 +95,7 @@ impl<K: Ord + Clone> Retries<K> {
         overdue.map(|(key, _)| key.clone()).collect()
     }
 
-    /// Keeps the failures of wanted steps only.
+    /// Drops the failures of steps that are no longer desired.
     pub(in crate::node) fn retain(&mut self, wanted: impl Fn(&K) -> bool) {
         self.failures.retain(|key, _| wanted(key));
     }

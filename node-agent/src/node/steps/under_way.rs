@@ -1,5 +1,5 @@
-//! Steps whose calls may be under way, or have ended without an observation since. What they change is not offered
-//! meanwhile, whatever is desired by then.
+//! Steps whose calls may be under way, or have ended without an observation since. Meanwhile the agent offers nothing
+//! that they change, even if the desired state is another by then.
 
 use super::Task;
 use crate::node::inventory::Inventory;

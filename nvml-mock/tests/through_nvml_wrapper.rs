@@ -338,7 +338,7 @@ fn mig_mode_is_switched() {
     assert_eq!(hopper.mig_device_count().unwrap(), 0);
     assert_eq!(hopper.set_mig_mode(true).unwrap(), 0);
     assert_eq!(hopper.mig_mode().unwrap().current, 1);
-    assert_eq!(hopper.minor_number().unwrap(), 2, "whoever kept the number has a wrong one");
+    assert_eq!(hopper.minor_number().unwrap(), 2, "the number from before the switch is wrong");
     assert_eq!(hopper.mig_device_count().unwrap(), 7);
     let raw = Raw::of(&hopper);
     let instance = raw.create(19, Some((0, 1))).unwrap();

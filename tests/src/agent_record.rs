@@ -1,4 +1,4 @@
-//! The slices that a node should have, whose they are, and in whose epoch, by the record on its agent's disk.
+//! The desired slices of a node, their owners and the epoch, from the agent's checkpoint on disk.
 //!
 //! The agent writes the checkpoint before it confirms a reservation. The GpuNode shows the same later,
 //! because the agent publishes it at intervals, for people. `checkpoint/two_files.rs` of the agent defines
@@ -18,7 +18,7 @@ pub fn wanted_slices(folder: &Path) -> anyhow::Result<Vec<WantedSlice>> {
     Ok(serde_json::from_value(record["ledger"]["desired"]["slices"].clone())?)
 }
 
-/// The highest epoch that the agent had heard when the newest whole record in this folder was written.
+/// The highest epoch in the newest intact checkpoint in this folder.
 pub fn epoch(folder: &Path) -> anyhow::Result<u64> {
     let record = newest(folder)?.context("there is no record")?;
     record["ledger"]["epoch"].as_u64().context("the record has no epoch")

@@ -120,9 +120,9 @@ fn what_is_held_by_a_neutral_name_is_what_the_node_has_it_for() {
     assert!(share.place_for(MPS, 4, 1).is_some() && share.place_for(TIME_SLICING, 4, 1).is_none());
     assert!(share.held_otherwise().is_empty());
     let whole = held(json!({"kind": "whole", "sizeGb": 16}));
-    assert!(whole.place_for(MPS, 1, 1).is_none(), "the GPU is all of it");
+    assert!(whole.place_for(MPS, 1, 1).is_none(), "the pod holds the whole GPU");
     let unknown = node(Model::T4, &[(&device, TEN, "p")]);
-    assert!(unknown.place_for(MPS, 1, 1).is_none(), "what nobody can say is all of it");
+    assert!(unknown.place_for(MPS, 1, 1).is_none(), "a device of unknown kind counts as the whole GPU");
     let other = format!("{uuid}::2");
     let mixed = NodeTruth {
         held: [&device, &other]

@@ -103,7 +103,7 @@ impl StandInLeader {
         let limits = UpgradeLimits { connections: NOT_GREETED, timeout: HELLO_TIMEOUT };
         tokio::spawn(serve_upgrades(listener, Some(tls), limits, server.routes(), stop.clone()));
         let token = plane.dir().join("agent-token");
-        std::fs::write(&token, "nobody reviews it")?;
+        std::fs::write(&token, "never-reviewed")?;
         Ok(Self { address, token, copy, _end: stop.drop_guard() })
     }
 
@@ -208,7 +208,7 @@ impl StandInLeader {
         Ok(Ok(()))
     }
 
-    /// Idle slices of the same GPU that are not wanted.
+    /// Idle slices of the same GPU that are not in `wanted`.
     fn in_the_way(&self, desired: &GpuNodeSpec, slice: &WantedSlice, wanted: &[WantedSlice]) -> Vec<SliceId> {
         let status = self.state().status;
         let is_wanted = |known: &WantedSlice| wanted.iter().any(|wanted| wanted.id == known.id);
@@ -223,7 +223,7 @@ impl StandInLeader {
 
     /// Releases the reservation of a pod, unless it may be bound.
     async fn release(&self, uid: &PodUid) -> anyhow::Result<()> {
-        let why = "a test wants it no more".to_owned();
+        let why = "a test needs it no longer".to_owned();
         match self.order(OrderKind::Release { uid: uid.clone(), why }).await? {
             Ok(_) | Err(Rejection::BindingOpen) => Ok(()),
             Err(rejection) => anyhow::bail!("a release is refused: {rejection}"),

@@ -92,7 +92,7 @@ async fn as_many_pods_as_fit_get_the_first_kind_and_none_is_pending() -> anyhow:
     let pods: Vec<Pod> = (0..BURST).map(small).collect();
     for lane in &pods[..2] {
         let is_neutral = async || Ok(resource_of(&cluster.pods().create(&dry_run, lane).await?)? == NEUTRAL);
-        wait(TIMEOUT, "both replicas to know both kinds", is_neutral).await?;
+        wait(TIMEOUT, "both replicas to observe both kinds", is_neutral).await?;
     }
     try_join_all(pods.iter().map(|pod| cluster.create(pod))).await?;
     let run = async || {

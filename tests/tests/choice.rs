@@ -323,6 +323,6 @@ async fn a_pod_with_a_concrete_name_gets_an_event_about_another_kind() -> anyhow
     scene.one_name_alone_is_concrete().await?;
     let message = scene.told_within(TOLD_WITHIN, "early", "AnotherKindHasRoom").await?;
     ensure!(message.contains("by mps") && message.contains("create the pod anew"), "{message}");
-    ensure!(scene.cluster.phase("early").await? == "Pending", "nobody deletes it");
+    ensure!(scene.cluster.phase("early").await? == "Pending", "kerf does not delete the pod");
     scene.cluster.stop().await
 }

@@ -119,7 +119,7 @@ async fn a_slice_that_an_etcd_restore_has_forgotten_is_not_given_out_again() -> 
     }
     let but_one = async || Ok(places(&cluster).await?.len() == SLICES - 1);
     wait(TIMEOUT, "all pods but one to be bound", but_one).await?;
-    ensure!(held(&cluster, "forgotten").is_some(), "its kubelet has heard that it is gone");
+    ensure!(held(&cluster, "forgotten").is_some(), "its kubelet has observed that it is gone");
     tokio::time::sleep(SCHEDULERS_BACKOFF).await;
     let taken = places(&cluster).await?;
     ensure!(!taken.contains_key(in_use), "{in_use:?} is given to {:?} while a pod runs there", taken[in_use]);
@@ -136,7 +136,7 @@ async fn a_slice_that_an_etcd_restore_has_forgotten_is_not_given_out_again() -> 
     }
     ensure!(places(&cluster).await?.contains_key(in_use), "{in_use:?} is lost");
     let epochs = recorded_epoch(&cluster)?;
-    ensure!(epochs > heard, "pods are bound in epoch {epochs}, and {heard} was heard before");
+    ensure!(epochs > heard, "pods are bound in epoch {epochs}, and {heard} was recorded before");
     let truth = Truth::observe(&cluster).await?;
     let problems = [truth.violations(), truth.unexplained()].concat();
     ensure!(problems.is_empty(), "{}", problems.join("\n"));

@@ -97,7 +97,8 @@ fn pods_of_the_old_record(record: &Value) -> Vec<&str> {
     slices.filter_map(|slice| slice["reservation"]["pod"].as_str()).collect()
 }
 
-/// An agent without a ledger dials no extender, and drops what it does not know when it writes its record.
+/// An agent without a ledger does not connect to the extender, and drops unknown fields when it writes its record. The
+/// test plays such an agent: it stops the agent and removes a field from the record.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_node_is_rolled_back_and_upgraded_again_while_pods_run_and_are_pending() -> anyhow::Result<()> {
     let mut cluster = cluster().await?;

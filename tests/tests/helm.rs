@@ -156,7 +156,7 @@ async fn a_pod_keeps_its_slice_over_install_upgrade_uninstall_and_reinstall() ->
         // ledger had marked.
         Ok(status.is_some_and(|status| status.is_ready() && holds(status)))
     };
-    wait(TIMEOUT, "the new agent to know who holds the slice, and to serve", found).await?;
+    wait(TIMEOUT, "the new agent to report the slice's holder and to be ready", found).await?;
     cluster.pods().create(&hardware("second")).await?;
     cluster.pods().running("second").await?;
     ensure!(device(&cluster, "second")? != held, "the slice was given out twice");

@@ -105,7 +105,7 @@ fn an_image_has_no_other_files() {
     }
 }
 
-/// Whether the path is a folder on the way to a wanted file.
+/// Whether the path is a parent folder of an expected file.
 fn is_folder_of(path: &str, wanted: &BTreeSet<String>) -> bool {
     path.ends_with('/') && !wanted.contains(path) && wanted.iter().any(|one| one.starts_with(path))
 }

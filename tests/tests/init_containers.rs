@@ -128,14 +128,14 @@ async fn a_pod_holds_its_slices_from_its_first_init_container_to_its_end() -> an
     open("fetch")?;
     init_runs(&cluster, "staged", "load").await?;
     assert_eq!(visible(&cluster, "staged", "load").len(), 4);
-    wait(TIMEOUT, "the agent to know all holders", async || Ok(held_by(&cluster, "staged").await? == 5))
+    wait(TIMEOUT, "the agent to report all holders", async || Ok(held_by(&cluster, "staged").await? == 5))
         .await?;
     // The next agent has no memory of what was allocated. After three seconds an allocation that the kubelet does not
     // list would count as old.
     cluster.nodes_mut()[0].agent().kill()?;
     cluster.nodes_mut()[0].agent().restart()?;
     tokio::time::sleep(Duration::from_secs(3)).await;
-    wait(TIMEOUT, "the agent to know them again", async || Ok(held_by(&cluster, "staged").await? == 5))
+    wait(TIMEOUT, "the agent to report them again", async || Ok(held_by(&cluster, "staged").await? == 5))
         .await?;
     cluster.delete("rival-2").await?;
     cluster.running("rival-3").await?;

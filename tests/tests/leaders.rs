@@ -210,7 +210,7 @@ impl Scene {
             let mut messages = status.conditions.into_iter().flatten().filter_map(|c| c.message);
             Ok(messages.any(|message| message.contains(text)))
         };
-        wait(TIMEOUT, &format!("{name} to be told {text:?}"), told)
+        wait(TIMEOUT, &format!("kube-scheduler to report {text:?} about {name}"), told)
             .await
             .with_context(|| self.leaders.log_tails())
     }
@@ -495,7 +495,7 @@ async fn two_leaders_never_use_the_same_place() -> anyhow::Result<()> {
     let next_client = scene.scheduler_client(next).await?;
     let heard = scene.agents.epoch(MANAGED)?;
     let learns = async || Ok(scene.agents.epoch(MANAGED)? > heard);
-    wait(TIMEOUT, "the agent to hear the next leader", learns).await?;
+    wait(TIMEOUT, "the agent to receive the next leader's epoch", learns).await?;
     let (of_former, of_next) =
         tokio::join!(bind_all(&former_client, of_former), bind_all(&next_client, of_next));
     // The former leader believes that it leads, but the agent has received a higher epoch, so every bind must fail.
@@ -627,7 +627,7 @@ async fn a_burst_in_an_overload_is_bound_after_it_and_causes_no_storm() -> anyho
     scene.stop().await
 }
 
-/// Etcd's disk does that: the API server answers nobody for three seconds, again and again.
+/// The API server answers no request for three seconds, repeatedly, as with a slow disk below etcd.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_api_server_that_stalls_for_seconds_changes_no_leader() -> anyhow::Result<()> {
     let mut scene = Scene::start(&[]).await?;

@@ -84,7 +84,7 @@ async fn three_pods_share_a_mig_device_that_is_destroyed_after_the_last() -> any
     let mut after = before;
     after.insert(format!("{second}::1"), "e".to_owned());
     assert_eq!(held(&cluster), after);
-    wait(TIMEOUT, "the agent to tell of all turns", async || Ok(told(&cluster).await? == after)).await?;
+    wait(TIMEOUT, "the agent to report all turns", async || Ok(told(&cluster).await? == after)).await?;
 
     cluster.create(&limited_pod("big", "nvidia.com/mig-7g.80gb", 1)).await?;
     for name in ["a", "d", "b", "e"] {

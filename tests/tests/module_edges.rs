@@ -75,7 +75,7 @@ fn files<'s>(name: &str, sources: &'s [(String, String)]) -> Vec<(&'s str, &'s s
         let of_module = |module: &String| path.strip_prefix(module.as_str());
         for_tests.iter().filter_map(of_module).any(|rest| rest == ".rs" || rest.starts_with('/'))
     };
-    // Only the whole path tells a crate's own module `bench` from the folder `bench`.
+    // Only the whole path distinguishes a crate's own module `bench` from the folder `bench`.
     let is_test = |path: &str| is_test(&format!("{folder}{path}"));
     own.into_iter().filter(|(path, _)| !is_test(path) && !is_for_tests(path)).collect()
 }

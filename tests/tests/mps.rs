@@ -591,7 +591,7 @@ fn said(mut command: Command, pipe: &Path, words: &str) -> String {
 async fn other_users_and_the_root_of_a_user_namespace_cannot_command_a_daemon() {
     const TENANT: u32 = 1000;
     if !rustix::process::geteuid().is_root() {
-        return eprintln!("SKIPPED: nobody can be another user here; it takes root");
+        return eprintln!("SKIPPED: only root can start a client as another user");
     }
     let (node, wanted) = (Node::new(), wanted(10, 14));
     let agent = node.agent(each([GPU], &wanted));

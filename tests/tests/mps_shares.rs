@@ -76,13 +76,13 @@ async fn a_pod_that_asks_for_a_gpu_gets_one_of_its_equal_mps_shares() -> anyhow:
         Ok(status.gpus.iter().all(|gpu| gpu.kinds == [Kind::Mps]))
     };
     wait(TIMEOUT, "the GPU to be shared", served).await?;
-    // The webhook reads the node's status through a watch, so it knows the shares a moment later.
+    // The webhook reads the node's status through a watch, so it has the shares a moment later.
     let known = async || {
         let dry_run = PostParams { dry_run: true, ..PostParams::default() };
         let admitted = cluster.pods().create(&dry_run, &limited_pod("probe", "nvidia.com/gpu", 1)).await?;
         Ok(resource_of(&admitted)? == "nvidia.com/gpu.mps")
     };
-    wait(TIMEOUT, "the webhook to know the shares", known).await?;
+    wait(TIMEOUT, "the webhook to read the shares", known).await?;
 
     let names: Vec<String> = (0..=REPLICAS).map(|number| format!("share-{number}")).collect();
     let (fit, late) = (&names[..REPLICAS], &names[REPLICAS]);

@@ -117,7 +117,7 @@ async fn the_webhook_keeps_the_match_condition_that_its_policies_need() -> anyho
         ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         Ok(true)
     };
-    wait(RESTORE_LIMIT, "the condition to be nobody's", apply).await?;
+    wait(RESTORE_LIMIT, "the condition to be applied without a conflict", apply).await?;
     // A condition that is narrower than the policies need, or that kerf did not write, is replaced.
     let narrow = || condition(&[]).expression();
     for text in [narrow(), "has(object.spec)".to_owned(), narrow()] {

@@ -54,7 +54,7 @@ async fn pods_without_a_gpu_are_preempted_only_once_the_slice_is_free() -> anyho
     Api::all(client.clone()).create(&PostParams::default(), &class).await?;
     let holder = with_cpu(whole_gpu("holder"), 0, Some(URGENT));
     let known = async || Ok(cluster.dry_run_refusal(&holder).await?.is_none());
-    wait(TIMEOUT, "the API server to know the priority class", known).await?;
+    wait(TIMEOUT, "the API server to accept the priority class", known).await?;
     cluster.create(&holder).await?;
     cluster.running("holder").await?;
     let node = Api::<k8s_openapi::api::core::v1::Node>::all(client).get("n1").await?;

@@ -8,7 +8,7 @@ use std::{env, fs, thread};
 use anyhow::anyhow;
 use kerf_tests::process::{Child, ProcessError, Program};
 
-/// Tells [`children_die_when_their_parent_is_killed`], run again as a process of its own, to play the parent.
+/// [`children_die_when_their_parent_is_killed`] runs itself again with this variable, and then plays the parent.
 const PLAY_PARENT: &str = "KERF_TEST_PLAY_PARENT_IN";
 
 const TIMEOUT: Duration = Duration::from_secs(10);

@@ -84,7 +84,7 @@ async fn a_namespace_uses_its_whole_quota_and_never_exceeds_it() -> anyhow::Resu
     }
     full(&team).await?;
     let quota_full = async || Ok(!team.told("QuotaFull").await?.is_empty());
-    wait(TIMEOUT, "a pod to be told of the quota", quota_full).await?;
+    wait(TIMEOUT, "an Event about the quota", quota_full).await?;
     let told = team.told("QuotaFull").await?;
     let text = "namespace team holds 30 of 30 GB under policy default, the pod asks 10";
     assert!(told.iter().any(|told| told == text), "{told:?}");

@@ -194,7 +194,7 @@ async fn a_follower_takes_over_without_listing() -> anyhow::Result<()> {
         let began = Instant::now();
         leaders.replicas[before].child().signal(Signal::TERM)?;
         while !scheduler.filter(&pod, &offered).await.is_ok_and(|fits| !fits.is_empty()) {
-            ensure!(began.elapsed() < TIMEOUT, "nobody answers\n{}", leaders.log_tails());
+            ensure!(began.elapsed() < TIMEOUT, "no replica answers\n{}", leaders.log_tails());
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
         took.push(began.elapsed());

@@ -95,14 +95,14 @@ impl Scene {
         {
             scene.has(name, resource, count).await?;
         }
-        // The webhook reads the nodes through a watch, so it knows them a moment later.
+        // The webhook reads the nodes through a watch, so it has them a moment later.
         let asks = pod("probe", &[(keys::GPU_MEMORY, "10Gi")]);
         let dry_run = kube::api::PostParams { dry_run: true, ..Default::default() };
         let is_known = async || {
             let probe = scene.cluster.pods().create(&dry_run, &asks).await?;
             Ok(resource_of(&probe)? == GPU)
         };
-        wait(TIMEOUT, "the webhook to know of static nodes", is_known).await?;
+        wait(TIMEOUT, "the webhook to read the static nodes", is_known).await?;
         Ok(scene)
     }
 
@@ -250,7 +250,7 @@ async fn pods_stay_counted_when_a_node_becomes_managed_and_static_again() -> any
     cluster.create(&sized_pod("waits", "10Gi", "memory")).await?;
     cluster.event("waits", "nodes are available").await?;
     let pod = cluster.pods().get("waits").await?;
-    assert_eq!(node_of(&pod), None, "the node is nobody's static node");
+    assert_eq!(node_of(&pod), None, "the node is no longer static");
     scene.held("mps", GPU, 2).await?;
 
     // A new leader has no memory of the pods, so it must count what is held when the node becomes static again.
@@ -262,7 +262,7 @@ async fn pods_stay_counted_when_a_node_becomes_managed_and_static_again() -> any
         let probe = cluster.pods().create(&dry_run, &sized_pod("probe", "10Gi", "memory")).await?;
         Ok(resource_of(&probe)? == GPU)
     };
-    wait(TIMEOUT, "the webhook to know of the node again", known).await?;
+    wait(TIMEOUT, "the webhook to read the static node again", known).await?;
     try_join_all(burst.iter().map(|pod| cluster.create(pod))).await?;
     scene.held("mps", GPU, 8).await?;
     scene.nobody_was_refused();

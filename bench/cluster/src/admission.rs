@@ -108,9 +108,7 @@ async fn latency(scene: &AdmissionScene, args: &Args) -> anyhow::Result<Vec<Figu
     added.sort_by(f64::total_cmp);
     let added = added.get(added.len() / 2).copied().context("no pair was measured")?;
     let (count, half) = (handler.count(), handler.percentile_ms(50));
-    print(&format!(
-        "# the handler answered {count} times, half of them within {half:.2} ms, as its buckets tell"
-    ));
+    print(&format!("# the handler answered {count} times, half of them within {half:.2} ms by its buckets"));
     Ok(vec![
         Figure::at_most(
             "handler, p99 (its bucket's upper end), ms",

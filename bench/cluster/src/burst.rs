@@ -194,11 +194,11 @@ impl Scene {
         Ok(scene)
     }
 
-    /// Fills the MIG instances beyond `--room`, after the webhooks know both kinds.
+    /// Fills the MIG instances beyond `--room`, after the webhooks have observed both kinds.
     async fn fill(&self, args: &Args) -> anyhow::Result<()> {
         for number in 0..u32::try_from(LANES.len())? {
             let is_neutral = async || Ok(resource_of(&self.decided(number).await?)? == NEUTRAL);
-            wait(Duration::from_mins(1), "the webhooks to know both kinds", is_neutral).await?;
+            wait(Duration::from_mins(1), "the webhooks to observe both kinds", is_neutral).await?;
         }
         for number in 0..args.room.next_multiple_of(PLACES) - args.room {
             let filler = small("filler", keys::GPU_MEMORY, number);

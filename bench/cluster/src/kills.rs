@@ -19,7 +19,7 @@ use crate::report::{Figure, count, print, print_figures};
 /// The delay between two steps of the churn.
 const PAUSE: Duration = Duration::from_millis(30);
 
-/// The interval between two looks at the cluster.
+/// The interval between two observations of the cluster.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
 
 /// How long the cluster may take to come to rest after the last kill. A Binding without an answer keeps its slices for
@@ -44,7 +44,7 @@ pub struct Args {
 struct Findings {
     /// Slices that are held twice, gone, or not what is reserved.
     broken: BTreeSet<String>,
-    /// Pods that ran, and then did not although nobody deleted them.
+    /// Pods that stopped running although the churn did not delete them.
     harmed: BTreeSet<String>,
     /// Pods that a kubelet rejected.
     rejected: BTreeSet<String>,
@@ -100,8 +100,8 @@ pub async fn run(args: &Args) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Waits until the cluster is at rest. Returns the pods that are lost: those that are gone though nobody deleted them,
-/// that wait though there is room for them, or that are half-way.
+/// Waits until the cluster is at rest. Returns the lost pods: those that are gone although the churn did not delete
+/// them, those that are pending although there is room for them, and those that are half-way.
 async fn rest(cluster: &Cluster, churn: &Churn, findings: &mut Findings) -> anyhow::Result<Vec<String>> {
     let begun = Instant::now();
     loop {

@@ -21,16 +21,14 @@ use crate::plant::Mutant;
 use crate::trial::Verdict;
 
 /// The code that decides: core's decisions and what the agent offers.
-const FOLDERS: [&str; 14] = [
+const FOLDERS: [&str; 12] = [
     "core/src/accounting.rs",
     "core/src/admission",
     "core/src/capacity",
     "core/src/closeness.rs",
     "core/src/ledger",
-    "core/src/ledger/mod.rs",
     "core/src/mig",
     "core/src/offer",
-    "core/src/offer/mod.rs",
     "core/src/packing",
     "core/src/planner",
     "core/src/policy",

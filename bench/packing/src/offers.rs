@@ -1,6 +1,6 @@
 //! `offers`: plays random lives of a node whose pods take slices of several kinds under one name, and counts pods that
-//! hold other slices than they have reserved. It tells slices apart by the numbers of their wares, and not by what the
-//! offer says of their worth.
+//! hold other slices than they have reserved. It distinguishes slices by the numbers of their wares, and does not use
+//! the offer's definition of their worth.
 
 use std::time::Instant;
 

@@ -48,7 +48,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         for (what, times) in [("find the policy", find), ("decide a pod", whole)] {
             for part in [50, 99] {
                 let figure =
-                    format!("to {what} among {} told apart by {apart}, {part} of 100, µs", args.rules);
+                    format!("to {what} among {} distinguished by {apart}, {part} of 100, µs", args.rules);
                 bars.push(Bar::at_most(&figure, micros(&times, part), BAR, BAR / 2.0));
             }
         }
@@ -62,7 +62,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
 enum Apart {
     /// The value of a label, as in policies for teams.
     Labels,
-    /// The prefix of the service account's name, which only a comparison of strings can tell apart.
+    /// The prefix of the service account's name, which only a comparison of strings distinguishes.
     Beginnings,
 }
 

@@ -209,7 +209,7 @@ fn open(world: &World<'_>) -> Result<(), Violation> {
         let is_marked = |id: &SliceId| ledger.reservation(id).is_some_and(|reservation| reservation.binding);
         if slices.is_empty() || !slices.iter().all(|slice| is_marked(&slice.id)) {
             let text = format!(
-                "pod {} may be bound to N{} by a Binding of which that does not know",
+                "pod {} may be bound to N{} by a Binding that is not marked there",
                 binding.pod, binding.node
             );
             return fails(Rule::Open, text);

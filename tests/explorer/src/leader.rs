@@ -51,12 +51,12 @@ impl Leader {
         self.term.is_some() && !self.frozen
     }
 
-    /// When another replica may hold the Lease, as far as this replica can tell.
+    /// When another replica may hold the Lease, by this replica's own term.
     fn lease(&self) -> Moment {
         self.term.as_ref().map_or(Moment::default(), |term| term.until)
     }
 
-    /// Ends a freeze. The replica cannot tell how long it was frozen.
+    /// Ends a freeze. The replica cannot measure how long it was frozen.
     pub fn wake(&mut self, now: Moment) {
         self.frozen = false;
         self.overslept = self.term.as_ref().is_some_and(|term| now >= term.until);

@@ -1,8 +1,7 @@
-//! Random lives of what one agent offers to its kubelet: core's `offer`, lived by core's own `offer_life`.
+//! Random histories of one agent's offer to its kubelet: core's `offer_life` drives core's `offer`.
 //!
-//! The worlds of the explorer have no lists of devices: there a slice that exists and that the kubelet knows is ready.
-//! Which pods wait for each other's slices is decided by `offer`, and whether anybody waits for nothing is checked by
-//! the life itself.
+//! The explorer's worlds have no lists of devices: there a slice is ready once it exists and the kubelet has listed it.
+//! `offer` decides which pods wait for each other's slices. The history itself checks that no pod waits for nothing.
 
 use crate::random::Dice;
 use crate::trace::shortest;
@@ -10,7 +9,7 @@ use crate::until::Until;
 use kerf_core::testing::offer_life::{Life, Step};
 use std::fmt;
 
-/// How many steps a life has, before everything goes well and each pod gets what it has reserved.
+/// Steps of a life with faults. After them there are no faults, and each pod gets the slices that it has reserved.
 const STEPS: usize = 150;
 
 /// The number of lives so far, and the first fault.

@@ -103,7 +103,7 @@ impl Cluster {
     }
 
     async fn is_served(&self, node: &GpuServer) -> anyhow::Result<()> {
-        // Being ready is not enough: the extender knows only nodes whose agent is connected.
+        // Being ready is not enough: the extender uses only nodes whose agent is connected.
         let is_served = |status: &GpuNodeStatus| {
             let connected = status.condition(Condition::CONNECTED);
             status.is_ready() && connected.is_some_and(|found| found.status == ConditionStatus::True)

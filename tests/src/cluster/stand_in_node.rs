@@ -75,12 +75,12 @@ impl StandInNode {
         Ok(slices)
     }
 
-    /// The highest epoch that its agent, which is a process, had heard when it wrote its record last.
+    /// The highest epoch in the newest checkpoint of its agent, which is a process.
     pub fn recorded_epoch(&self) -> anyhow::Result<u64> {
         epoch(&self.record_folder())
     }
 
-    /// Where its agent, which is a process, keeps its record.
+    /// The folder of its agent's checkpoint. The agent is a process.
     #[must_use]
     pub fn record_folder(&self) -> PathBuf {
         self.folder.join("state")

@@ -132,8 +132,8 @@ impl Scene {
         let state = self.gpu(gpu)?;
         let taken = places::taken(&state, self.leader.reserved_on(&state.uuid), &self.status());
         let found = match what {
-            // The policy changes before the mode does, so the GPU may still be in MIG mode although policy wants no
-            // instances.
+            // The policy changes before the mode does, so the GPU may still be in MIG mode although the policy
+            // disables it.
             What::Instance if gpu == SWITCHED && !self.wants_mig() => None,
             What::Instance if state.mig.current => places::instance(&state, &taken, &mut self.dice),
             What::Part if state.mig.current => places::part(&state, &taken, &mut self.dice),
@@ -165,8 +165,8 @@ impl Scene {
         let idle = self.leader.idle();
         let Some(slice) = self.dice.pick(&idle).cloned() else { return Ok(()) };
         let instance = slice.shape.instance().filter(|_| slice.shape.part().is_none());
-        // The policy changes before the mode does, so the GPU may still be in MIG mode although policy wants no
-        // instances.
+        // The policy changes before the mode does, so the GPU may still be in MIG mode although the policy
+        // disables it.
         let is_allowed = self.wants_mig() || slice.gpu != self.uuid(SWITCHED)?;
         let instance = instance.filter(|_| is_allowed);
         let Some(instance) = instance.filter(|_| !self.due.contains(&Act::Switch)) else { return Ok(()) };

@@ -54,7 +54,7 @@ pub(super) struct Leader {
     agent: Arc<StandInLeader>,
     gpu_nodes: Api<GpuNode>,
     pods: Api<Pod>,
-    /// The node's policy as the admin wants it.
+    /// The node's desired policy; `written` is the one that was written last.
     pub(super) policy: NodePolicy,
     written: NodePolicy,
     tenants: BTreeMap<String, Tenant>,
@@ -315,7 +315,7 @@ impl Leader {
     }
 
     /// Whether a failed slice is kept for a pending pod. That is right if the agent restarted after the
-    /// reservation, because it cannot know whether the pod's Binding was sent.
+    /// reservation, because it cannot determine whether the pod's Binding was sent.
     pub(super) fn is_kept_in_doubt(&self) -> bool {
         let failed = self.status().slices.into_iter().filter(|slice| slice.state == SliceState::Failed);
         failed.filter_map(|slice| slice.reservation).any(|reservation| reservation.binding)

@@ -137,7 +137,7 @@ impl Look<'_> {
             }
         }
         let made_up = known.keys().filter(|device| device.starts_with("MIG-") && !cut.contains(*device));
-        found.extend(made_up.map(|device| format!("the status tells of {device}, which NVML does not have")));
+        found.extend(made_up.map(|device| format!("the status reports {device}, which NVML does not have")));
         found
     }
 

@@ -157,7 +157,7 @@ impl Scene {
         self.leader.policy = policy(!self.wants_mig());
     }
 
-    /// Whether the policy wants MIG mode on the switched GPU.
+    /// Whether the policy enables MIG mode on the switched GPU.
     pub(super) fn wants_mig(&self) -> bool {
         self.leader.policy == policy(true)
     }
@@ -218,9 +218,9 @@ impl Scene {
         Ok(complaints)
     }
 
-    /// The mode cannot change while a pod holds a device of the GPU, even if the leader does not know that
-    /// yet. Of two slices of one name, the kubelet may have allocated the other one's, right before the agent
-    /// was killed.
+    /// The mode cannot change while a pod holds a device of the GPU, even if the agent has not reported that
+    /// yet: right before the agent was killed, the kubelet may have allocated the device of another slice of
+    /// the same name.
     fn wrong_mode(&self, state: &MockState, held: &Held) -> Option<String> {
         let wanted = self.wants_mig();
         let gpu = state.gpus.iter().find(|gpu| gpu.index == SWITCHED)?;

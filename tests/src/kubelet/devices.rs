@@ -46,7 +46,7 @@ impl From<Status> for DeviceError {
 /// The result of allocating for a pod.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Allocated {
-    /// Names that the device manager does not know, so nothing was allocated for them.
+    /// Names that no plugin has registered, so nothing was allocated for them.
     pub unknown: BTreeSet<String>,
 }
 

@@ -1,4 +1,4 @@
-//! The device ledger: which devices the kubelet knows, which are healthy, and which container holds which.
+//! The device ledger: the devices of the registered plugins, their health, and which container holds which.
 //!
 //! It has the rules of the kubelet's device manager as a plain value, without clock, sockets or API server.
 //! It decides which container gets which devices, but must not call a plugin. The texts of

@@ -216,7 +216,7 @@ impl PodRun {
     async fn start_process(&self, container: &Container) -> Run {
         let devices = &self.core.devices;
         if let Err(error) = devices.before_start(&PodDemand::of(&self.pod), &container.name).await {
-            tracing::warn!(pod = %self.key, %error, "a container does not start for want of devices");
+            tracing::warn!(pod = %self.key, %error, "a container does not start, because its devices failed");
             return Run::Failed;
         }
         let granted = devices.grant(&self.uid, &container.name).unwrap_or_default();

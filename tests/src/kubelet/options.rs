@@ -13,7 +13,7 @@ use super::images::Images;
 /// The real kubelet's default of `nodeStatusUpdateFrequency`.
 pub const STATUS_PERIOD: Duration = Duration::from_secs(10);
 
-/// The real kubelet's delay before it lists pods, while it does not know its node yet (kubernetes v1.36,
+/// The real kubelet's delay before it lists pods, while it has not read its node yet (kubernetes v1.36,
 /// `WaitForAPIServerSyncPeriod` in `pkg/kubelet/config/apiserver.go`). Plugins that register before it run
 /// before pods are admitted again.
 pub const PODS_AFTER: Duration = Duration::from_secs(1);

@@ -156,7 +156,7 @@ impl Core {
         let mut observed = locked(&self.observed);
         observed.admitted += 1;
         if !without.is_empty() {
-            tracing::warn!(pod = %key, resources = ?without, "a pod runs without a device: nobody registered the name");
+            tracing::warn!(pod = %key, resources = ?without, "a pod runs without a device of an unregistered name");
             observed.started_without_device.push(key);
         }
         drop(observed);

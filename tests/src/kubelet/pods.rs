@@ -185,7 +185,7 @@ impl PodTable {
         self.are_known.store(true, Ordering::Relaxed);
     }
 
-    /// Records that the kubelet's process ended. The next one knows no pods at first, and must admit again
+    /// Records that the kubelet's process ended. The next one has no pods at first, and must admit again
     /// those that were being admitted and those that run.
     pub(super) fn interrupted(&self) {
         self.are_known.store(false, Ordering::Relaxed);
@@ -198,7 +198,7 @@ impl PodTable {
         }
     }
 
-    /// The pods whose containers run or will run, even if the kubelet's process does not know them yet.
+    /// The pods whose containers run or will run, even if the kubelet's process has not listed them yet.
     pub(super) fn unended(&self) -> Vec<ActivePod> {
         let records = locked(&self.records);
         let active = records.values().filter(|record| record.stage != Stage::Ended);

@@ -8,9 +8,9 @@ use super::scene::Scene;
 use super::{Case, case};
 
 pub(super) const CASES: &[Case] = &[
-    case!("a device that is not healthy is given to nobody, and stays with who holds it", unhealthy),
+    case!("an unhealthy device is not allocated, and stays with the container that holds it", unhealthy),
     case!("a container starts again in place with a device that has fallen ill", restart_with_ill_device),
-    case!("a device that is dropped from the list stays with who holds it", dropped),
+    case!("a device that is dropped from the list stays with the container that holds it", dropped),
     case!("pods go on without their plugin, and others are refused", without_plugin),
 ];
 

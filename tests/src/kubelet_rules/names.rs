@@ -8,11 +8,11 @@ use super::scene::Scene;
 use super::{Case, case};
 
 pub(super) const CASES: &[Case] = &[
-    case!("a pod starts without a device of a name that nobody has registered", blind),
+    case!("a pod starts without a device if no plugin has registered the name", blind),
     case!("an unregistered name that the status lists is counted, and nothing is given for it", counted),
     case!("a registered name without a device is refused", empty),
     case!("a container without its device gets one when it starts again after the registration", later),
-    case!("a pod without its device counts as one who has it, once the name is registered", occupies),
+    case!("a pod without its device counts as a holder once the name is registered", occupies),
 ];
 
 async fn blind(scene: &Scene<'_>) -> anyhow::Result<()> {

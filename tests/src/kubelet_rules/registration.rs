@@ -18,8 +18,8 @@ pub(super) const CASES: &[Case] = &[
     case!("a plugin may register up to ten seconds before it serves", late_socket),
     case!("a plugin without a socket is refused after ten seconds", missing_socket),
     case!("a plugin that fails to give its options is refused", options),
-    case!("the newest registration of a name is asked, and the end of an older stream cuts it off", cut_off),
-    case!("after a failed registration nobody notices that the plugin goes", unnoticed),
+    case!("the newest registration of a name is used, and the end of an older stream cuts it off", cut_off),
+    case!("after a failed registration the kubelet does not notice that a plugin is gone", unnoticed),
 ];
 
 async fn acknowledgement(scene: &Scene<'_>) -> anyhow::Result<()> {
@@ -99,7 +99,7 @@ async fn cut_off(scene: &Scene<'_>) -> anyhow::Result<()> {
     scene.nothing_left().await.context("the end of the older stream")?;
     new.tell(&["b", "c"], &[]);
     tokio::time::sleep(Duration::from_millis(300)).await;
-    ensure!(scene.allocatable().await?.is_empty(), "the newer one is still heard");
+    ensure!(scene.allocatable().await?.is_empty(), "the kubelet still reads the newer stream");
     scene.plug_in(&["b", "c"]).await.context("it may register again").map(drop)
 }
 

@@ -42,7 +42,7 @@ pub(super) struct Scene<'a> {
 impl<'a> Scene<'a> {
     /// A scene with a unique number.
     pub(super) fn new(kubelet: &'a dyn JudgedKubelet, number: usize) -> anyhow::Result<Self> {
-        // The kubelet may still know names of an earlier run, so the process id makes them unique.
+        // The kubelet may still have names of an earlier run, so the process id makes them unique.
         let prefix = format!("case-{}-{number}", std::process::id());
         Ok(Self {
             kubelet,

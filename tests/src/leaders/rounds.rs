@@ -102,7 +102,7 @@ impl Rounds {
     async fn static_nodes_are_known(&self) -> anyhow::Result<()> {
         let asks = sized_pod("probe", "4Gi", "none");
         let dry_run = PostParams { dry_run: true, ..PostParams::default() };
-        wait(TIMEOUT, "the webhook to know of static nodes", async || {
+        wait(TIMEOUT, "the webhook to read the static nodes", async || {
             Ok(resource_of(&self.cluster.pods().create(&dry_run, &asks).await?)? == GPU)
         })
         .await

@@ -105,11 +105,12 @@ impl Given {
         let mut left = self.devices.clone();
         for slice in &slices {
             let device = left.iter().find(|device| slice.is(device, nvml)).cloned();
-            let device = device.ok_or_else(|| format!("is told of {slice} and holds {:?}", self.devices))?;
+            let device =
+                device.ok_or_else(|| format!("has {slice} in {SLICES} and holds {:?}", self.devices))?;
             left.remove(&device);
         }
         if !left.is_empty() {
-            return Err(format!("is told of {named} and also holds {left:?}"));
+            return Err(format!("has {SLICES}={named} and also holds {left:?}"));
         }
         self.has_the_limits_of(&slices)?;
         Ok(slices)

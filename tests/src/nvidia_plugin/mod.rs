@@ -24,7 +24,7 @@
 //! | MPS is chosen | waits 30 s for its daemon | 0 for half a minute | `mps.capable` at once, which starts the daemon's pod |
 //! | MPS on GPUs in MIG mode | | | stay; discovery exits with code 1 |
 //! | a name that is no longer offered | | the name stays with 0 | |
-//! | `1g.10gb+me` | offers it as `mig-1g.10gb` (k8s-device-plugin#1807) | counts both | tell them apart |
+//! | `1g.10gb+me` | offers it as `mig-1g.10gb` (k8s-device-plugin#1807) | counts both | distinguish them |
 //! | strategy `none` on GPUs in MIG mode | offers them whole | one each | `gpu.replicas` 0 |
 //! | `MIG_STRATEGY` is set (GPU Operator sets it) | uses it instead of the layout's | | likewise |
 //!

@@ -34,7 +34,7 @@ impl GpuSettings {
 fn ask(fields: &str) -> anyhow::Result<String> {
     let query = format!("--query-gpu={fields}");
     let output = Command::new("nvidia-smi").args([&query, "--format=csv,noheader"]).output();
-    let output = output.context("failed to run nvidia-smi, which tells the GPUs' settings")?;
+    let output = output.context("failed to read the GPUs' settings with nvidia-smi")?;
     let text = String::from_utf8_lossy(&output.stdout).trim().to_owned();
     ensure!(output.status.success(), "nvidia-smi failed: {text}");
     Ok(text)

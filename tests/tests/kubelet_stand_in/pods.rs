@@ -228,7 +228,7 @@ async fn pods_are_rejected_or_started_without_devices_as_on_a_real_node() {
     let events: Api<Event> = Api::namespaced(cluster.plane.client(), "team");
     let began = Instant::now();
     while events.list(&ListParams::default()).await.unwrap().items.is_empty() {
-        assert!(began.elapsed() < TIMEOUT, "no Event tells of the refusal");
+        assert!(began.elapsed() < TIMEOUT, "no Event reports the rejection");
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
 

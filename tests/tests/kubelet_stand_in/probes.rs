@@ -58,7 +58,7 @@ async fn a_container_that_fails_its_liveness_probe_is_restarted() {
     let cluster = Cluster::start().await;
     let probe = json!({"exec": {"command": ["test", "!", "-e", "/state/sick"]}, "periodSeconds": 1, "failureThreshold": 1});
     let script =
-        "echo run; trap 'echo told to end; rm /state/sick; exit 0' TERM; while :; do sleep 0.02; done";
+        "echo run; trap 'echo got SIGTERM; rm /state/sick; exit 0' TERM; while :; do sleep 0.02; done";
     let container =
         json!({"livenessProbe": probe, "volumeMounts": [{"name": "state", "mountPath": "/state"}]});
     let volumes = json!([{"name": "state", "hostPath": {"path": "/run/state", "type": "DirectoryOrCreate"}}]);
@@ -66,7 +66,7 @@ async fn a_container_that_fails_its_liveness_probe_is_restarted() {
     cluster.pod_until("lives", is_ready).await;
     let sick = cluster.kubelet.locate(std::path::Path::new("/run/state/sick"));
     std::fs::write(&sick, "").unwrap();
-    cluster.log_until("lives", "told to end").await;
+    cluster.log_until("lives", "got SIGTERM").await;
     let again =
         cluster.pod_until("lives", |pod| main(pod).is_some_and(|s| s.restart_count == 1 && s.ready)).await;
     let last = main(&again).and_then(|status| status.last_state.clone()?.terminated).unwrap();

@@ -75,7 +75,7 @@ async fn connections_go_to_ready_pods_in_turn_and_are_refused_without_any() {
         answer(&cluster.phase(name, "Running").await, 9000).await;
     }
     let refused = ask(address).await.unwrap_err();
-    assert_eq!(refused.kind(), io::ErrorKind::ConnectionRefused, "nobody is ready");
+    assert_eq!(refused.kind(), io::ErrorKind::ConnectionRefused, "no pod is ready");
 
     let state = |name: &str| cluster.kubelet.locate(std::path::Path::new("/run")).join(name).join("ready");
     std::fs::write(state("one"), "").unwrap();

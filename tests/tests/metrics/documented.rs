@@ -77,9 +77,9 @@ pub fn compare(documented: &Metrics, mut told: Metrics) -> anyhow::Result<()> {
             Some(found) => {
                 ensure!(found.kind == metric.kind && !metric.at_once, "{name} has no series: {found:?}");
             }
-            None => ensure!(!metric.at_once, "{name} is not told"),
+            None => ensure!(!metric.at_once, "{name} is not exported"),
         }
     }
-    ensure!(told.is_empty(), "docs/metrics.md does not tell of {told:?}");
+    ensure!(told.is_empty(), "docs/metrics.md does not list {told:?}");
     Ok(())
 }

@@ -101,7 +101,7 @@ async fn memory_used_outside_kerf_is_reported_and_not_offered() -> anyhow::Resul
     let scene = Scene::start(t4()).await?;
     scene.show_process(4711, "python3", None)?;
     scene.happen(|control| control.process(Process::on_gpu(4711, 0, 3000)))?;
-    let status = scene.until("the memory to be told", |s| s.gpus[0].outside.0 == 3072).await?;
+    let status = scene.until("the memory to be reported", |s| s.gpus[0].outside.0 == 3072).await?;
     assert_eq!(status.gpus[0].memory.0, 15_360);
     let note = scene.event("OutsideMemory", NODE).await?;
     assert!(note.contains("python3") && note.contains("4711"), "{note}");

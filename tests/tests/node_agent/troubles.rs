@@ -136,10 +136,10 @@ async fn a_deleted_gpu_node_gets_its_whole_status_again() -> anyhow::Result<()> 
     };
     // An unused node changes nothing by itself, so only the deleted object can make the agent write a status.
     scene.gpu_nodes.delete(NODE, &DeleteParams::default()).await?;
-    scene.until("an unused node to be told of again", remade(&[])).await?;
+    scene.until("an unused node to be reported again", remade(&[])).await?;
     scene.hold(&[], ("s1", mig("1g.10gb", 0, 1)?), ("a", ONE)).await?;
     scene.gpu_nodes.delete(NODE, &DeleteParams::default()).await?;
-    let status = scene.until("what is held to be told of again", remade(&["a"])).await?;
+    let status = scene.until("the held slice to be reported again", remade(&["a"])).await?;
     assert_eq!(status.slices.len(), 1);
     let owners = scene.gpu_nodes.get(NODE).await?.metadata.owner_references.unwrap_or_default();
     assert_eq!(owners.first().map(|owner| owner.kind.as_str()), Some("Node"));

@@ -50,7 +50,7 @@ async fn the_agent_releases_the_driver_and_recreates_slices_after_its_reload() -
     let told = |status: &GpuNodeStatus| {
         status.conditions.iter().any(|c| c.reason == "DriverUpgrade" && c.message.contains(LABEL))
     };
-    let status = scene.until("the upgrade to be told", told).await?;
+    let status = scene.until("the upgrade to be reported", told).await?;
     assert!(!status.is_ready() && status.slices.iter().all(|slice| slice.ready_for.is_none()));
     assert!(scene.event("DriverUpgrade", NODE).await?.contains("paused-for-driver-upgrade"));
     wait(TIMEOUT, "both sessions to be closed", async || Ok(!has_nvml())).await?;

@@ -89,7 +89,7 @@ async fn replicas_under_mps_are_offered_once_the_daemon_has_its_limits() {
         {
             Ok(())
         } else {
-            anyhow::bail!("it was told {told:?}")
+            anyhow::bail!("the daemon received {told:?}")
         }
     })
     .await

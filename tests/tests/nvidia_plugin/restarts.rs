@@ -39,9 +39,9 @@ async fn a_layout_outlives_the_plugin_discovery_and_the_kubelet() {
     // Two reloads are expected, because a restarted config-manager applies the default layout before the node's.
     let before = node.reloads();
     node.kill(&NvidiaPod::Plugin.sidecar()).await.unwrap();
-    node.until("the plugin to be told twice", async || {
+    node.until("the plugin to reload twice", async || {
         let told = node.reloads();
-        if told >= before + 2 { Ok(()) } else { anyhow::bail!("told {told} times, {before} of them before") }
+        if told >= before + 2 { Ok(()) } else { anyhow::bail!("{told} reloads, {before} of them before") }
     })
     .await
     .unwrap();

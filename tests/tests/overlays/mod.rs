@@ -1,4 +1,4 @@
-//! The overlays and examples of `deploy/` build, and contain what their texts promise. The layouts of managed nodes do
+//! The overlays and examples of `deploy/` build, and contain what their texts say. The layouts of managed nodes do
 //! what the demos show, on the local control plane.
 
 use anyhow::{Context as _, ensure};

@@ -178,7 +178,7 @@ async fn a_layout_is_applied_to_a_free_node_and_removed_with_its_policy() -> any
     for reason in
         ["LayoutConfigMapRefused", "LayoutWaitsForPods", "LayoutInForce", "LayoutRolledBack", "LayoutRemoved"]
     {
-        assert_eq!(count(reason), 1, "{reason} is told once: {events:#?}");
+        assert_eq!(count(reason), 1, "{reason} is reported once: {events:#?}");
     }
     cluster.stop().await
 }

@@ -89,7 +89,7 @@ pub struct Args {
     /// The driver's libraries, as pods' `LD_LIBRARY_PATH`.
     #[arg(long, default_value = "/usr/local/nvidia/lib64")]
     pub libraries: PathBuf,
-    /// Of the rules that `judge` knows, only those whose sentence has these words.
+    /// `judge` checks only the rules whose sentence contains these words.
     #[arg(long, default_value = "")]
     pub rules: String,
 }

@@ -48,7 +48,7 @@ fn end_holder(args: &Args, holder: Pid) -> anyhow::Result<()> {
     let mut log = File::open(log_file(args)).context("failed to open the holder's log")?;
     // Only what the holder writes from now on is about its end.
     log.seek(SeekFrom::End(0)).context("failed to read the holder's log")?;
-    kill_process(holder, Signal::TERM).context("failed to tell the holder to end")?;
+    kill_process(holder, Signal::TERM).context("failed to signal the holder to end")?;
     let begun = Instant::now();
     while is_alive(holder) {
         if begun.elapsed() > TIMEOUT {

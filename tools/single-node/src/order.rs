@@ -59,7 +59,7 @@ pub async fn obey(listener: &UnixListener, node: &mut RealNode) -> anyhow::Resul
             Ok(()) => DONE.to_owned(),
             Err(error) => format!("{error:#}"),
         };
-        println!("told to {word}: {answer}");
+        println!("order {word}: {answer}");
         // A caller that has closed its connection needs no answer.
         let _ = caller.write_all(answer.as_bytes()).await;
     }

@@ -25,8 +25,8 @@ impl Standing {
     pub fn write(&self, args: &Args) -> anyhow::Result<()> {
         // Renaming the complete file makes sure that no step reads half of it.
         let unfinished = args.state.join("standing.unfinished");
-        fs::write(&unfinished, serde_json::to_vec(self)?).context("failed to tell that the node is up")?;
-        fs::rename(unfinished, args.state.join("standing.json")).context("failed to tell that the node is up")
+        fs::write(&unfinished, serde_json::to_vec(self)?).context("failed to write standing.json")?;
+        fs::rename(unfinished, args.state.join("standing.json")).context("failed to write standing.json")
     }
 
     /// Reads the file of a node that is up; otherwise the error names the remedy.

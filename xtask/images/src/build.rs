@@ -108,7 +108,7 @@ fn compile(
         Profile::Release => {
             cargo.env("KERF_VERSION", release.spoken()).env("RUSTFLAGS", remapped(&places.root)?);
         }
-        // Debug information is left out, because nobody runs a debugger on them.
+        // No debugger runs on dev images, so they have no debug information.
         Profile::Dev => drop(cargo.env("CARGO_PROFILE_DEV_DEBUG", "0")),
     }
     eprintln!("images: building {program} for {target}, profile {name}");
@@ -137,7 +137,7 @@ fn with(
 
 pub fn toolchain(target: &str) -> anyhow::Result<Toolchain> {
     let version = rustc(&["--version"])?;
-    let rust = version.split_whitespace().nth(1).context("rustc tells no version")?.to_owned();
+    let rust = version.split_whitespace().nth(1).context("rustc reports no version")?.to_owned();
     if !target.ends_with("musl") {
         return Ok(Toolchain { rust, musl: None });
     }
@@ -155,7 +155,7 @@ fn musl(libraries: &Path) -> anyhow::Result<String> {
     };
     let mut strings = library.split(|byte| *byte == 0).filter_map(|text| std::str::from_utf8(text).ok());
     let version = strings.find(is_version);
-    version.map(str::to_owned).with_context(|| format!("{} tells no version", path.display()))
+    version.map(str::to_owned).with_context(|| format!("{} contains no version", path.display()))
 }
 
 fn provide(target: &str) -> anyhow::Result<()> {

@@ -3,7 +3,7 @@
 //!
 //! It determines what is missing and builds that. `<target>/<store>/<key>/` has one set. The file
 //! `<target>/<store>/current` names the set in use, and `kerf_tests::binaries` reads nothing else, so that only this
-//! module knows the rule for the key. It must not change go.mod or go.sum, nor print where modules come from.
+//! module computes the key. It must not change go.mod or go.sum, nor print where modules come from.
 
 mod assets;
 mod batch;

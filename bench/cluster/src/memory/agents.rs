@@ -67,7 +67,7 @@ impl Agents {
             tokio::spawn(client::run(Arc::new(agent), Arc::new(network), stop.clone()));
         }
         let greeted = async || Ok(agents.greeted() == population.nodes);
-        wait(TIMEOUT, "all agents to hear of the leader", greeted).await?;
+        wait(TIMEOUT, "the leader to greet all agents", greeted).await?;
         Ok(agents)
     }
 

@@ -1,4 +1,4 @@
-//! Whether the extender knows the cluster: memory that it saved by missing something would be worthless.
+//! Checks that the extender's index is complete: memory saved by leaving something out would be worthless.
 
 use std::time::Duration;
 

@@ -147,7 +147,7 @@ impl Scene {
                 .map(async |pod| pods.create(&PostParams::default(), &pod).await.map(drop));
             made.buffer_unordered(AT_ONCE).try_collect::<()>().await.context("the storm")?;
             let refused = async || Ok(side.known().refused.len() >= self.storm);
-            wait(TIMEOUT, "the scheduler to look at each pod of the storm", refused).await?;
+            wait(TIMEOUT, "the scheduler to reject each pod of the storm", refused).await?;
         }
         Ok(())
     }

@@ -120,7 +120,7 @@ impl Side {
         let (pods, probe) = (side.pods(), side.pod("probe", Asks::Slice));
         let dry_run = PostParams { dry_run: true, ..PostParams::default() };
         let knows_the_model = async || Ok(resource_of(&pods.create(&dry_run, &probe).await?)? == DEVICE);
-        wait(TIMEOUT, "the webhook to know the nodes' model", knows_the_model).await?;
+        wait(TIMEOUT, "the webhook to read the nodes' model", knows_the_model).await?;
         side.is_up().await?;
         Ok(side)
     }

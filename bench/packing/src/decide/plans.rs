@@ -234,7 +234,7 @@ fn carry_out(
         return Err("it is held");
     }
     if wanted.iter().any(|slice| slice.gpu == *gpu && slice.shape == Shape::mig(*instance)) {
-        return Err("it is wanted");
+        return Err("it is desired");
     }
     this.instances.remove(at);
     Ok(())
@@ -275,7 +275,7 @@ mod tests {
         let shape = Shape::mig(instance);
         let wanted = WantedSlice { id: SliceId::new("s"), gpu: gpu.clone(), shape, reservation: None };
         assert_eq!(carry_out(&table, &mut observed(true), &[], &destroy), Err("it is held"));
-        assert_eq!(carry_out(&table, &mut observed(false), &[wanted], &destroy), Err("it is wanted"));
+        assert_eq!(carry_out(&table, &mut observed(false), &[wanted], &destroy), Err("it is desired"));
         let create = Step::Create { gpu: gpu.clone(), instance, part: None, id: SliceId::new("s") };
         let twice = carry_out(&table, &mut observed(false), &[], &create);
         assert_eq!(twice, Err("a memory slice is used twice"));

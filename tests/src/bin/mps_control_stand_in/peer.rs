@@ -10,7 +10,7 @@ pub const REFUSAL: &str = "Insufficient privileges\n";
 
 /// Whether the daemon accepts commands from this peer.
 pub fn is_obeyed(stream: &UnixStream) -> anyhow::Result<bool> {
-    let peer = user_of(stream).context("failed to tell who connected")?;
+    let peer = user_of(stream).context("failed to read the peer's user")?;
     Ok(obeys(peer, rustix::process::geteuid().as_raw()))
 }
 

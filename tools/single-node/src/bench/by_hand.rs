@@ -27,8 +27,7 @@ pub fn run(args: &Args, technology: &str, kerf: &Results, out: &Path) -> anyhow:
     let output = command.stderr(Stdio::inherit()).output().context("failed to run by_hand.py")?;
     let told = String::from_utf8_lossy(&output.stdout);
     ensure!(output.status.success(), "by_hand.py failed ({}):\n{told}", output.status);
-    fs::write(out.join("by-hand.csv"), told.as_bytes())
-        .context("failed to keep what was measured by hand")?;
+    fs::write(out.join("by-hand.csv"), told.as_bytes()).context("failed to write by-hand.csv")?;
     means(&told)
 }
 
@@ -39,7 +38,7 @@ fn means(told: &str) -> anyhow::Result<Means> {
         Some((fields.next()?.parse().ok()?, fields.next()?.parse().ok()?))
     };
     let lines = told.lines().skip(1);
-    lines.map(|line| read(line).with_context(|| format!("by_hand.py told {line:?}"))).collect()
+    lines.map(|line| read(line).with_context(|| format!("by_hand.py printed {line:?}"))).collect()
 }
 
 #[cfg(test)]

@@ -19,9 +19,9 @@ pub fn agrees_with_nvml(scene: &Scene<'_>) -> anyhow::Result<String> {
     let mut told = Vec::new();
     for gpu in kerf(scene, "profiles")? {
         let model =
-            gpu["model"].as_str().with_context(|| format!("the catalog does not know {}", gpu["product"]))?;
+            gpu["model"].as_str().with_context(|| format!("the catalog does not have {}", gpu["product"]))?;
         let profiles = gpu["profiles"].as_array().map_or(0, Vec::len);
-        ensure!(profiles > 0, "NVML tells no profiles of {model}");
+        ensure!(profiles > 0, "NVML reports no profiles of {model}");
         let differences = gpu["differences"].as_array().context("kerf gpu profiles names no differences")?;
         ensure!(differences.is_empty(), "the catalog differs from NVML: {differences:?}");
         told.push(format!("{profiles} profiles of {model}"));
@@ -39,9 +39,9 @@ fn kerf(scene: &Scene<'_>, what: &str) -> anyhow::Result<Vec<Value>> {
     let output = command.output().context("failed to run kerf")?;
     let said = String::from_utf8_lossy(&output.stderr);
     ensure!(output.status.success(), "kerf gpu {what} failed: {said}");
-    let mut report: Value = serde_json::from_slice(&output.stdout).context("kerf gpu told no JSON")?;
+    let mut report: Value = serde_json::from_slice(&output.stdout).context("kerf gpu printed no JSON")?;
     ensure!(report["silent"].as_array().is_some_and(Vec::is_empty), "GPUs are silent: {report}");
-    serde_json::from_value(report["gpus"].take()).context("kerf gpu told of no GPUs")
+    serde_json::from_value(report["gpus"].take()).context("kerf gpu printed no list of GPUs")
 }
 
 fn listed(gpu: &Value) -> Vec<String> {

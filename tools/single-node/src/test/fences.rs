@@ -48,7 +48,7 @@ pub async fn limits(scene: &Scene<'_>) -> anyhow::Result<String> {
     }
     told_times(scene, pods)?;
     if !scene.is_real() {
-        return Ok(format!("{pods} pods were told their limits; whether these hold takes a GPU"));
+        return Ok(format!("{pods} pods received their limits; only a GPU shows whether these hold"));
     }
     let tries = pods * TRIES;
     Ok(format!("{pods} pods, {tries} tries: always had a fifth less than the share, never a fifth more"))

@@ -26,7 +26,7 @@ pub async fn are_caught(scene: &Scene<'_>) -> anyhow::Result<String> {
         ensure!(refusal.contains(name), "the refusal does not name {name}: {refusal}");
     }
     if !scene.is_real() {
-        return Ok("refused by name at admission; what a process does later takes a GPU".to_owned());
+        return Ok("refused by name at admission; the rest of this scene needs a GPU".to_owned());
     }
     let neighbour = Job::new("own-limits-neighbour", Ask::Share(10));
     scene.run(std::slice::from_ref(&neighbour)).await?;
@@ -39,5 +39,5 @@ pub async fn are_caught(scene: &Scene<'_>) -> anyhow::Result<String> {
     };
     wait(Duration::from_secs(30), "the pod to be evicted", ended).await.context(told.clone())?;
     scene.work_on(std::slice::from_ref(&neighbour)).await?;
-    Ok(format!("refused by name at admission; who left its server was told and evicted: {told}"))
+    Ok(format!("refused by name at admission; a pod that left its server was warned and evicted: {told}"))
 }

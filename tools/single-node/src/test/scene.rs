@@ -141,7 +141,7 @@ impl<'a> Scene<'a> {
         ensure!(kinds == [job.ask.kind()].into(), "{name}: expected {}, saw {kinds:?}", job.ask.kind());
         unprivileged(&pod)?;
         let told = self.line(&pod, "SEES ", TIMEOUT).await?;
-        let seen: Seen = serde_json::from_str(&told).with_context(|| format!("{name} told {told}"))?;
+        let seen: Seen = serde_json::from_str(&told).with_context(|| format!("{name} printed {told}"))?;
         let expected = Expected { ask: job.ask, tries: job.tries, of_mib: self.gpu_mib, gpu: self.is_real() };
         let wrong = expected.compare(&seen);
         ensure!(wrong.is_empty(), "{name}: {}", wrong.join("; "));
@@ -160,7 +160,7 @@ impl<'a> Scene<'a> {
             let pod = self.pods.get(name).await?;
             if phase_of(&pod) != "Running" || begun.elapsed() > timeout {
                 let last = lines.get(lines.len().saturating_sub(LINES)..).unwrap_or_default().join("\n");
-                bail!("{name} told nothing: {}; it printed:\n{last}", standing(&pod));
+                bail!("{name} printed no {word:?}: {}; it printed:\n{last}", standing(&pod));
             }
             tokio::time::sleep(Duration::from_millis(20)).await;
         }

@@ -65,7 +65,7 @@ pub async fn daemon_killed(scene: &Scene<'_>) -> anyhow::Result<String> {
     scene.run(&[Job::new("daemon-after", Ask::Share(10)).trying(1)]).await?;
     let now = daemons(scene.args, &gpu);
     ensure!(now.len() == 1 && now[0].id != program[0].id, "expected one new daemon, saw {now:?}");
-    Ok(format!("brought back, and the next pod works; the pod behind it was told: {told}"))
+    Ok(format!("restarted, and the next pod works; the pod behind it got the Event: {told}"))
 }
 
 const SIMULATED: &str = "the stand-in for the daemon is killed in other tests";

@@ -190,7 +190,7 @@ pub fn labels(
 
 /// Whether kerf writes a label of this name on managed nodes, and therefore removes it when it is no longer true.
 #[must_use]
-pub fn is_told(key: &str) -> bool {
+pub fn is_published(key: &str) -> bool {
     let Some(rest) = key.strip_prefix(PREFIX) else { return false };
     let of_gpu = rest.strip_prefix("gpu.").is_some_and(|suffix| GPU_LABELS.contains(&suffix));
     of_gpu || NODE_LABELS.contains(&rest) || rest.strip_prefix("mig-").is_some_and(is_profile_label)

@@ -48,7 +48,7 @@ fn instance(profile: InstanceProfile, sms: u32, slices: u32, mib: u64) -> Labell
     LabelledInstance { product: A100.to_owned(), profile, turns: None, attributes: Some(attributes) }
 }
 
-fn told(labels: &GfdLabels) -> String {
+fn reported(labels: &GfdLabels) -> String {
     labels.iter().fold(String::new(), |mut text, (key, value)| {
         let _ = writeln!(text, "{key}={value}");
         text
@@ -65,7 +65,7 @@ fn sharing(gpus: &[LabelledGpu]) -> [String; 4] {
 #[test]
 fn a_whole_gpu_has_gfds_labels() {
     let whole = gpu(A10G, 23_028, &[Kind::Whole]);
-    insta::assert_snapshot!(told(&labels(&[whole], &[], Some(&driver()))));
+    insta::assert_snapshot!(reported(&labels(&[whole], &[], Some(&driver()))));
 }
 
 #[test]
@@ -79,7 +79,7 @@ fn mig_devices_have_gfds_labels_of_the_mixed_strategy() {
         instance(profile("1g.10gb+me"), 14, 1, 9_728),
         instance(part, 14, 3, 40_192),
     ];
-    insta::assert_snapshot!(told(&labels(&gpus, &instances, None)));
+    insta::assert_snapshot!(reported(&labels(&gpus, &instances, None)));
 }
 
 #[test]
@@ -112,26 +112,26 @@ fn the_product_stays_if_a_whole_gpu_is_available() {
 
 #[test]
 fn labels_describe_the_first_model_without_mig_and_count_its_mig_gpus() {
-    let told = |gpus: &[LabelledGpu]| sharing(gpus)[..3].join(" ");
+    let reported = |gpus: &[LabelledGpu]| sharing(gpus)[..3].join(" ");
     let (mig, whole) = (gpu(A100, 81_920, &[Kind::Mig]), gpu(A100, 81_920, &[Kind::Whole]));
     let other = gpu(A10G, 23_028, &[Kind::TimeSlicing]);
-    assert_eq!(told(&[mig.clone(), other.clone()]), "NVIDIA-A10G-SHARED 1 1");
-    assert_eq!(told(&[mig.clone(), whole, other]), "NVIDIA-A100-SXM4-80GB 2 1");
-    assert_eq!(told(&[mig]), "NVIDIA-A100-SXM4-80GB 1 0", "GFD's replicas of a GPU in MIG mode");
+    assert_eq!(reported(&[mig.clone(), other.clone()]), "NVIDIA-A10G-SHARED 1 1");
+    assert_eq!(reported(&[mig.clone(), whole, other]), "NVIDIA-A100-SXM4-80GB 2 1");
+    assert_eq!(reported(&[mig]), "NVIDIA-A100-SXM4-80GB 1 0", "GFD's replicas of a GPU in MIG mode");
 }
 
 #[test]
 fn shared_mig_devices_are_labelled_by_profile() {
     let one = instance(InstanceProfile::Full(Profile::plain(1, SizeGb(10))), 14, 1, 9_728);
-    let told = |turns: Option<u8>| {
+    let reported = |turns: Option<u8>| {
         let shared = LabelledInstance { turns, ..one.clone() };
         let labels = labels(&[gpu(A100, 81_920, &[Kind::Mig])], &[shared, one.clone()], None);
         let of = |name: &str| labels[&format!("nvidia.com/mig-1g.10gb.{name}")].clone();
         ["product", "count", "replicas", "sharing-strategy"].map(of)
     };
     let product = "NVIDIA-A100-SXM4-80GB-MIG-1g.10gb";
-    assert_eq!(told(None), [product, "2", "1", "none"]);
-    assert_eq!(told(Some(4)), [product, "2", "4", "time-slicing"]);
+    assert_eq!(reported(None), [product, "2", "1", "none"]);
+    assert_eq!(reported(Some(4)), [product, "2", "4", "time-slicing"]);
 }
 
 #[test]
@@ -157,7 +157,7 @@ fn kerf_removes_exactly_the_labels_that_it_writes() {
     let instance = instance(InstanceProfile::Full(Profile::plain(1, SizeGb(10))), 14, 1, 9_728);
     let all = labels(&[gpu(A100, 81_920, &[Kind::Mig])], &[instance], Some(&driver()));
     for key in all.keys() {
-        assert!(is_told(key), "{key}");
+        assert!(is_published(key), "{key}");
     }
     assert_eq!(all.len(), GPU_LABELS.len() + PROFILE_LABELS.len() + NODE_LABELS.len());
     for key in [
@@ -173,7 +173,7 @@ fn kerf_removes_exactly_the_labels_that_it_writes() {
         "feature.node.kubernetes.io/gpu.product",
         "gpu.product",
     ] {
-        assert!(!is_told(key), "{key}");
+        assert!(!is_published(key), "{key}");
     }
 }
 

@@ -129,7 +129,7 @@ pub fn is_plugin_resource(name: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::gfd_labels::is_told;
+    use crate::gfd_labels::is_published;
 
     #[test]
     fn the_plugins_names_differ_from_kerfs() {
@@ -178,10 +178,10 @@ mod tests {
         for key in
             whole.into_iter().map(str::to_owned).chain(of_instances).chain([label(GPU, attribute::REPLICAS)])
         {
-            assert!(is_told(&key), "{key}");
+            assert!(is_published(&key), "{key}");
         }
         for key in [PRESENT, DEPLOY_DEVICE_PLUGIN, CONFIG, MIG_CONFIG, MIG_STATE] {
-            assert!(!is_told(key), "{key} is another's");
+            assert!(!is_published(key), "{key} is another's");
         }
     }
 }

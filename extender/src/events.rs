@@ -4,7 +4,7 @@ use crate::metrics::Metrics;
 use k8s_openapi::api::events::v1::Event;
 use kerf_core::keys;
 use kerf_core::names::{NodeName, PodKey, PodUid};
-use kerf_core::plugin_layout::Told;
+use kerf_core::plugin_layout::LayoutEvent;
 use kerf_runtime::event_note::{LONGEST_NOTE, shortened};
 use kube::api::{Api, PostParams};
 use serde_json::json;
@@ -17,7 +17,7 @@ const TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The reasons of Events about pods. The list is closed: `docs/events.md` has a row for each.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Topic {
+pub enum EventReason {
     /// The pod is pending because its namespace's quota is full.
     QuotaFull,
     /// The pod is pending, and evicting others would not help it.
@@ -32,7 +32,7 @@ pub enum Topic {
     MovedForAnother,
 }
 
-impl Topic {
+impl EventReason {
     /// Every reason, for the test against the documentation.
     pub const ALL: [Self; 6] = [
         Self::QuotaFull,
@@ -45,7 +45,7 @@ impl Topic {
 
     /// The Event's reason, in the API's CamelCase.
     #[must_use]
-    pub fn reason(self) -> &'static str {
+    pub fn name(self) -> &'static str {
         match self {
             Self::QuotaFull => "QuotaFull",
             Self::NobodyPreempted => "NobodyPreempted",
@@ -125,32 +125,32 @@ impl Recorder {
 
     /// Writes an Event about a pod, unless the limit is reached. Each message is an Event of its own, because a
     /// repeated Event would keep its first message.
-    pub async fn publish(&self, pod: &PodKey, uid: &PodUid, topic: Topic, note: String) {
+    pub async fn publish(&self, pod: &PodKey, uid: &PodUid, reason: EventReason, note: String) {
         if !self.limit.admits(Instant::now()) {
             self.metrics.dropped_event();
-            return tracing::info!(%pod, %uid, reason = topic.reason(), note, "left out an Event: too many at once");
+            return tracing::info!(%pod, %uid, reason = reason.name(), note, "left out an Event: too many at once");
         }
-        let event = match event(pod, uid, topic, note) {
+        let event = match event(pod, uid, reason, note) {
             Ok(event) => event,
             Err(error) => {
-                return tracing::error!(%pod, reason = topic.reason(), %error, "failed to make an Event");
+                return tracing::error!(%pod, reason = reason.name(), %error, "failed to make an Event");
             }
         };
         let api: Api<Event> = Api::namespaced(self.client.clone(), &pod.namespace);
         match timeout(TIMEOUT, api.create(&PostParams::default(), &event)).await {
             Ok(Ok(_)) => {}
             Ok(Err(error)) => {
-                tracing::warn!(%pod, reason = topic.reason(), %error, "failed to write an Event");
+                tracing::warn!(%pod, reason = reason.name(), %error, "failed to write an Event");
             }
-            Err(_) => tracing::warn!(%pod, reason = topic.reason(), "failed to write an Event in time"),
+            Err(_) => tracing::warn!(%pod, reason = reason.name(), "failed to write an Event in time"),
         }
     }
 }
 
 /// Writes an Event about a Node's layout. It is in the namespace `default`, under the Node's name, as the kubelet's
 /// Events are.
-pub async fn tell_node(client: &kube::Client, node: &NodeName, told: Told) {
-    let (reason, event) = (told.reason.clone(), node_event(node, told));
+pub async fn publish_for_node(client: &kube::Client, node: &NodeName, layout: LayoutEvent) {
+    let (reason, event) = (layout.reason.clone(), node_event(node, layout));
     let event = match event {
         Ok(event) => event,
         Err(error) => return tracing::error!(%node, reason, %error, "failed to make an Event"),
@@ -163,8 +163,8 @@ pub async fn tell_node(client: &kube::Client, node: &NodeName, told: Told) {
     }
 }
 
-fn node_event(node: &NodeName, told: Told) -> serde_json::Result<Event> {
-    let Told { reason, message, is_warning } = told;
+fn node_event(node: &NodeName, layout: LayoutEvent) -> serde_json::Result<Event> {
+    let LayoutEvent { reason, message, is_warning } = layout;
     serde_json::from_value(json!({
         "metadata": {"generateName": format!("{node}-"), "namespace": "default"},
         "eventTime": jiff::Timestamp::now(),
@@ -178,14 +178,14 @@ fn node_event(node: &NodeName, told: Told) -> serde_json::Result<Event> {
     }))
 }
 
-fn event(pod: &PodKey, uid: &PodUid, topic: Topic, mut note: String) -> serde_json::Result<Event> {
+fn event(pod: &PodKey, uid: &PodUid, reason: EventReason, mut note: String) -> serde_json::Result<Event> {
     note.truncate(note.floor_char_boundary(LONGEST_NOTE));
     serde_json::from_value(json!({
         "metadata": {"generateName": format!("{}-", pod.name), "namespace": pod.namespace},
         "eventTime": jiff::Timestamp::now(),
-        "type": topic.kind(),
-        "reason": topic.reason(),
-        "action": topic.action(),
+        "type": reason.kind(),
+        "reason": reason.name(),
+        "action": reason.action(),
         "note": note,
         "regarding": {
             "apiVersion": "v1", "kind": "Pod", "namespace": pod.namespace, "name": pod.name, "uid": uid,
@@ -205,11 +205,12 @@ mod tests {
 
     #[test]
     fn an_event_names_the_pod_and_cuts_a_long_note() {
-        let told =
-            event(&PodKey::new("ns", "a"), &"u".into(), Topic::QuotaFull, "é".repeat(LONGEST_NOTE)).unwrap();
-        assert_eq!(told.regarding.and_then(|pod| pod.uid).as_deref(), Some("u"));
-        assert_eq!(told.note.map(|note| note.len()), Some(LONGEST_NOTE));
-        assert_eq!(told.metadata.generate_name.as_deref(), Some("a-"));
+        let layout =
+            event(&PodKey::new("ns", "a"), &"u".into(), EventReason::QuotaFull, "é".repeat(LONGEST_NOTE))
+                .unwrap();
+        assert_eq!(layout.regarding.and_then(|pod| pod.uid).as_deref(), Some("u"));
+        assert_eq!(layout.note.map(|note| note.len()), Some(LONGEST_NOTE));
+        assert_eq!(layout.metadata.generate_name.as_deref(), Some("a-"));
     }
 
     #[test]
@@ -229,7 +230,7 @@ mod tests {
         let begun = Instant::now();
         for number in 0..300 {
             let (pod, uid) = (PodKey::new("default", format!("p{number}")), PodUid::new(number.to_string()));
-            recorder.publish(&pod, &uid, Topic::SlicesAssigned, "on node n".to_owned()).await;
+            recorder.publish(&pod, &uid, EventReason::SlicesAssigned, "on node n".to_owned()).await;
         }
         let most = 101 + begun.elapsed().as_millis() / EVENT_INTERVAL.as_millis();
         let written = u128::try_from(api.requests(&Method::POST)).unwrap();
@@ -238,7 +239,10 @@ mod tests {
 
     #[test]
     fn the_documentation_has_a_row_for_every_reason_and_for_no_other() {
-        assert_eq!(documented("## About pods"), Topic::ALL.map(|topic| topic.reason().to_owned()).into());
+        assert_eq!(
+            documented("## About pods"),
+            EventReason::ALL.map(|reason| reason.name().to_owned()).into()
+        );
     }
 
     /// The extender's reasons in a section of `docs/events.md`.
@@ -255,8 +259,8 @@ mod tests {
         let rows = ["| True | `", "| Unknown | `", "| False | `"];
         let rows = conditions.lines().filter_map(|line| rows.iter().find_map(|row| line.strip_prefix(row)));
         let reasons = rows.filter_map(|row| Some(format!("Layout{}", row.split_once('`')?.0)));
-        let told: BTreeSet<String> = reasons.chain(["LayoutRemoved".to_owned()]).collect();
-        assert_eq!(documented("## About nodes"), told);
+        let layout: BTreeSet<String> = reasons.chain(["LayoutRemoved".to_owned()]).collect();
+        assert_eq!(documented("## About nodes"), layout);
     }
 
     /// Keeps the list complete: a new refusal does not compile until it has a number, and fails until it is listed here

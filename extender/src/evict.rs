@@ -1,7 +1,7 @@
 //! Evicts pods for others through the eviction API, so that disruption budgets are kept.
 
 use crate::cluster_index::Eviction;
-use crate::events::{Recorder, Topic};
+use crate::events::{EventReason, Recorder};
 use crate::metrics::Metrics;
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::api::policy::v1::Eviction as EvictionBody;
@@ -28,7 +28,7 @@ pub async fn evict(client: &Client, metrics: &Metrics, events: &Recorder, evicti
                  another, which finds room elsewhere",
                 keys::MOVABLE
             );
-            events.publish(&pod, &uid, Topic::MovedForAnother, note).await;
+            events.publish(&pod, &uid, EventReason::MovedForAnother, note).await;
             return true;
         }
         Ok(Err(error)) => error.to_string(),

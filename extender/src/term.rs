@@ -4,7 +4,7 @@
 
 use crate::cluster::{Cluster, EffectHandler};
 use crate::cluster_index::{ClusterIndex, Effects, HeldBack, NoPreemption, NodeOrder};
-use crate::events::{Recorder, Topic};
+use crate::events::{EventReason, Recorder};
 use crate::evict;
 use crate::in_flight::InFlight;
 use crate::leader::Deadline;
@@ -301,13 +301,13 @@ impl EffectHandler for Term {
             tokio::spawn(async move {
                 let HeldBack { uid, pod, over } = held_back;
                 tracing::info!(%pod, %uid, %over, "held back by its namespace's quota");
-                term.events.publish(&pod, &uid, Topic::QuotaFull, over.to_string()).await;
+                term.events.publish(&pod, &uid, EventReason::QuotaFull, over.to_string()).await;
             });
         }
         for NoPreemption { uid, pod, message } in effects.no_preemption {
             let term = self.clone();
             tokio::spawn(async move {
-                term.events.publish(&pod, &uid, Topic::NobodyPreempted, message).await;
+                term.events.publish(&pod, &uid, EventReason::NobodyPreempted, message).await;
             });
         }
         for order in effects.orders {

@@ -31,7 +31,7 @@ pub type Turn = u64;
 
 /// A pod that is pending for room.
 #[derive(Debug, Clone)]
-struct Waiter {
+struct PendingPod {
     uid: PodUid,
     key: PodKey,
     group: u64,
@@ -59,7 +59,7 @@ struct Group {
 /// A pod that is being requeued, until the result is known.
 #[derive(Debug)]
 struct Called {
-    waiter: Waiter,
+    pending: PendingPod,
     search: Search,
     node: NodeName,
     /// When the pod is in line again, if the requeue failed.
@@ -69,7 +69,7 @@ struct Called {
 /// The pending pods, and the nodes that changed since the last check.
 #[derive(Debug, Default)]
 pub struct Unschedulable {
-    pods: BTreeMap<Turn, Waiter>,
+    pods: BTreeMap<Turn, PendingPod>,
     turns: HashMap<PodUid, Turn>,
     /// The turns of pods that were refused and have no place yet, even while a filter decides about them.
     firsts: HashMap<PodUid, Turn>,
@@ -102,8 +102,8 @@ impl Unschedulable {
         });
         let turn = self.firsts.get(uid).copied().unwrap_or_else(|| self.next_turn());
         self.firsts.insert(uid.clone(), turn);
-        let waiter = Waiter { uid: uid.clone(), key: key.clone(), group, failures: 0 };
-        self.keep(turn, waiter, held_back);
+        let pending = PendingPod { uid: uid.clone(), key: key.clone(), group, failures: 0 };
+        self.keep(turn, pending, held_back);
     }
 
     fn next_turn(&mut self) -> Turn {
@@ -127,50 +127,50 @@ impl Unschedulable {
     }
 
     /// Puts a pod in line.
-    fn keep(&mut self, turn: Turn, waiter: Waiter, held_back: bool) {
-        if let Some(group) = self.groups.get_mut(&waiter.group) {
+    fn keep(&mut self, turn: Turn, pending: PendingPod, held_back: bool) {
+        if let Some(group) = self.groups.get_mut(&pending.group) {
             group.search.held_back = held_back;
             group.turns.insert(turn);
         }
-        self.turns.insert(waiter.uid.clone(), turn);
-        self.pods.insert(turn, waiter);
+        self.turns.insert(pending.uid.clone(), turn);
+        self.pods.insert(turn, pending);
         if self.pods.len() > POD_LIMIT
             && let Some((&last, _)) = self.pods.last_key_value()
-            && let Some((waiter, _)) = self.remove(last)
+            && let Some((pending, _)) = self.remove(last)
         {
-            self.firsts.remove(&waiter.uid);
+            self.firsts.remove(&pending.uid);
         }
     }
 
     /// Removes a pod from the line. A group ends with its last pod.
-    fn remove(&mut self, turn: Turn) -> Option<(Waiter, Search)> {
-        let waiter = self.pods.remove(&turn)?;
-        self.turns.remove(&waiter.uid);
-        let group = self.groups.get_mut(&waiter.group)?;
+    fn remove(&mut self, turn: Turn) -> Option<(PendingPod, Search)> {
+        let pending = self.pods.remove(&turn)?;
+        self.turns.remove(&pending.uid);
+        let group = self.groups.get_mut(&pending.group)?;
         group.turns.remove(&turn);
         let search = group.search.clone();
         if group.turns.is_empty() {
-            self.groups.remove(&waiter.group);
+            self.groups.remove(&pending.group);
             if let Some(groups) = self.by_request.get_mut(&search.ask.text) {
-                groups.retain(|group| *group != waiter.group);
+                groups.retain(|group| *group != pending.group);
                 if groups.is_empty() {
                     self.by_request.remove(&search.ask.text);
                 }
             }
         }
-        Some((waiter, search))
+        Some((pending, search))
     }
 
     /// The pending pods, longest pending first, each with whether its quota was full.
     pub fn pods(&self) -> impl Iterator<Item = (&PodUid, bool)> {
-        self.pods.values().map(|waiter| (&waiter.uid, self.groups[&waiter.group].search.held_back))
+        self.pods.values().map(|pending| (&pending.uid, self.groups[&pending.group].search.held_back))
     }
 
     /// Whether a pod is pending and the scheduler has offered it this node.
     #[must_use]
     pub fn was_offered(&self, uid: &PodUid, node: &NodeName) -> bool {
-        let waiter = self.turns.get(uid).and_then(|turn| self.pods.get(turn));
-        waiter.is_some_and(|waiter| self.groups[&waiter.group].search.offered.contains(node))
+        let pending = self.turns.get(uid).and_then(|turn| self.pods.get(turn));
+        pending.is_some_and(|pending| self.groups[&pending.group].search.offered.contains(node))
     }
 
     /// Forgets a pod that has a place or is gone.
@@ -208,22 +208,22 @@ impl Unschedulable {
     /// The pod of a turn, and what it searches for.
     #[must_use]
     pub fn search(&self, turn: Turn) -> Option<(&PodUid, &Search)> {
-        let waiter = self.pods.get(&turn)?;
-        Some((&waiter.uid, &self.groups.get(&waiter.group)?.search))
+        let pending = self.pods.get(&turn)?;
+        Some((&pending.uid, &self.groups.get(&pending.group)?.search))
     }
 
     /// Records whether the quota was full at the last check of a turn's group.
     pub fn note_held_back(&mut self, turn: Turn, held_back: bool) {
-        if let Some(group) = self.pods.get(&turn).and_then(|waiter| self.groups.get_mut(&waiter.group)) {
+        if let Some(group) = self.pods.get(&turn).and_then(|pending| self.groups.get_mut(&pending.group)) {
             group.search.held_back = held_back;
         }
     }
 
     /// Begins to requeue a pod, because a node has room. Returns its identity and its request.
     pub fn call(&mut self, turn: Turn, node: &NodeName) -> Option<(PodUid, PodKey, Ask)> {
-        let (waiter, search) = self.remove(turn)?;
-        let called = (waiter.uid.clone(), waiter.key.clone(), search.ask.clone());
-        self.called.insert(waiter.uid.clone(), Called { waiter, search, node: node.clone(), again: None });
+        let (pending, search) = self.remove(turn)?;
+        let called = (pending.uid.clone(), pending.key.clone(), search.ask.clone());
+        self.called.insert(pending.uid.clone(), Called { pending, search, node: node.clone(), again: None });
         Some(called)
     }
 
@@ -235,8 +235,8 @@ impl Unschedulable {
     /// Ends a requeue that failed. If the pod was not refused or removed meanwhile, it is in line again after a pause.
     pub fn was_not_called(&mut self, uid: &PodUid, now: Instant) {
         let Some(called) = self.called.get_mut(uid) else { return };
-        called.again = Some(now + RETRY_INTERVAL * 2_u32.pow(called.waiter.failures.min(DOUBLINGS)));
-        called.waiter.failures = called.waiter.failures.saturating_add(1);
+        called.again = Some(now + RETRY_INTERVAL * 2_u32.pow(called.pending.failures.min(DOUBLINGS)));
+        called.pending.failures = called.pending.failures.saturating_add(1);
     }
 
     /// Puts pods whose pause is over back in line, each as if its node had changed.
@@ -246,14 +246,14 @@ impl Unschedulable {
             .extract_if(|_, called| called.again.is_some_and(|at| at <= now))
             .map(|(_, called)| called)
             .collect();
-        for Called { waiter, search, node, .. } in due {
+        for Called { pending, search, node, .. } in due {
             self.changed(&node);
             let held_back = search.held_back;
             let same = self.group_of(&search.ask, |offered| *offered == *search.offered);
             let group = same.unwrap_or_else(|| self.add_group(search));
             // It goes behind the others, because a pod that cannot be called must not keep them from free slices.
             let turn = self.next_turn();
-            self.keep(turn, Waiter { group, ..waiter }, held_back);
+            self.keep(turn, PendingPod { group, ..pending }, held_back);
         }
     }
 

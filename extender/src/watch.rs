@@ -46,19 +46,20 @@ pub async fn run(cluster: Arc<Cluster>, client: kube::Client, stop: Cancellation
     let never_again = List::default();
     let feed_gpu_nodes = feed("GpuNodes", &never_again, gpu_nodes, |event| {
         let is_done = matches!(event, Event::InitDone);
-        tell_gpu_node(&cluster, event);
+        apply_gpu_node(&cluster, event);
         if is_done {
             nodes_listed.notify_one();
         }
     });
     let feed_pods = async {
         nodes_listed.notified().await;
-        feed("Pods", &lists.pods, pods, |event| tell_pod(&cluster, event)).await;
+        feed("Pods", &lists.pods, pods, |event| apply_pod(&cluster, event)).await;
     };
-    let feed_others = feed("Pods of others", &lists.others, others, |event| tell_other(&cluster, event));
+    let feed_others =
+        feed("Pods of others", &lists.others, others, |event| apply_unlabelled(&cluster, event));
     let feed_nodes = feed("Nodes", &lists.nodes, nodes, |event| {
         cluster.seen_nodes.show(&event);
-        tell_node(&cluster, event);
+        apply_node(&cluster, event);
     });
     tokio::select! {
         () = stop.cancelled() => {}
@@ -67,7 +68,7 @@ pub async fn run(cluster: Arc<Cluster>, client: kube::Client, stop: Cancellation
 }
 
 /// Passes on the events of a watch, and restarts it when a new list is requested.
-async fn feed<K, S>(what: &'static str, list: &List, watch: impl Fn() -> S, mut tell: impl FnMut(Event<K>))
+async fn feed<K, S>(what: &'static str, list: &List, watch: impl Fn() -> S, mut apply: impl FnMut(Event<K>))
 where
     S: Stream<Item = Result<Event<K>, Error>>,
 {
@@ -85,7 +86,7 @@ where
             match event {
                 Some(Ok(event)) => {
                     let is_done = matches!(event, Event::InitDone);
-                    tell(event);
+                    apply(event);
                     if is_done {
                         list.done.send_replace(number);
                     }
@@ -97,7 +98,7 @@ where
     }
 }
 
-fn tell_gpu_node(cluster: &Cluster, event: Event<GpuNodeView>) {
+fn apply_gpu_node(cluster: &Cluster, event: Event<GpuNodeView>) {
     cluster.with(|index| match event {
         Event::Init => index.nodes().begin_gpu_node_list(),
         Event::InitApply(node) | Event::Apply(node) => index.nodes().show_gpu_node(&node.into()),
@@ -106,7 +107,7 @@ fn tell_gpu_node(cluster: &Cluster, event: Event<GpuNodeView>) {
     });
 }
 
-fn tell_node(cluster: &Cluster, event: Event<NodeView>) {
+fn apply_node(cluster: &Cluster, event: Event<NodeView>) {
     match event {
         Event::InitApply(node) | Event::Apply(node) => cluster.with(|index| {
             let (node, mut nodes) = (node.into_machine(), index.nodes());
@@ -132,7 +133,7 @@ fn tell_node(cluster: &Cluster, event: Event<NodeView>) {
     }
 }
 
-fn tell_other(cluster: &Cluster, event: Event<SlicedPod>) {
+fn apply_unlabelled(cluster: &Cluster, event: Event<SlicedPod>) {
     cluster.with(|index| match event {
         Event::Init => index.nodes().objects().begin_unlabelled_list(),
         Event::InitApply(pod) | Event::Apply(pod) => index.nodes().show_unlabelled(&KnownPod::from(pod)),
@@ -141,7 +142,7 @@ fn tell_other(cluster: &Cluster, event: Event<SlicedPod>) {
     });
 }
 
-fn tell_pod(cluster: &Cluster, event: Event<SlicedPod>) {
+fn apply_pod(cluster: &Cluster, event: Event<SlicedPod>) {
     cluster.with(|index| match event {
         Event::Init => index.begin_pod_list(),
         Event::InitApply(pod) => index.show_pod(KnownPod::from(pod)),
@@ -161,17 +162,17 @@ mod tests {
     /// A list that was under way may show the state before the request, so it does not count.
     #[tokio::test]
     async fn a_requested_list_begins_after_the_request() {
-        let (list, begun, told) = (List::default(), AtomicUsize::new(0), Mutex::new(Vec::new()));
+        let (list, begun, reported) = (List::default(), AtomicUsize::new(0), Mutex::new(Vec::new()));
         let watch = || {
             let ends = begun.fetch_add(1, Ordering::Relaxed) > 0;
             let events = [Some(Event::<()>::Init), ends.then_some(Event::InitDone)];
             stream::iter(events.into_iter().flatten().map(Ok)).chain(stream::pending())
         };
         let feeding = feed("things", &list, watch, |event| {
-            told.lock().unwrap().push(matches!(event, Event::InitDone));
+            reported.lock().unwrap().push(matches!(event, Event::InitDone));
         });
         let asking = async {
-            while told.lock().unwrap().is_empty() {
+            while reported.lock().unwrap().is_empty() {
                 tokio::task::yield_now().await;
             }
             list.again().await;
@@ -180,6 +181,6 @@ mod tests {
             () = feeding => panic!("a watch goes on"),
             () = asking => {}
         }
-        assert_eq!(*told.lock().unwrap(), [false, false, true]);
+        assert_eq!(*reported.lock().unwrap(), [false, false, true]);
     }
 }

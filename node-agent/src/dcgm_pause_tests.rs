@@ -82,7 +82,7 @@ fn order(number: u64, of: &[&str]) -> Pause {
     Pause { number, labels: labels(of) }
 }
 
-async fn told(queue: &mut tokio::sync::mpsc::UnboundedReceiver<Event>) -> (BTreeSet<String>, u64) {
+async fn reported(queue: &mut tokio::sync::mpsc::UnboundedReceiver<Event>) -> (BTreeSet<String>, u64) {
     match queue.recv().await {
         Some(Event::Paused(labels, number)) => (labels, number),
         other => panic!("{other:?}"),
@@ -96,10 +96,10 @@ async fn deployed_programs_are_paused_and_their_labels_restored() {
     let (events, mut queue) = Events::channel();
     let stop = CancellationToken::new();
     let keeping = tokio::spawn(keep(cluster.pause(), BTreeSet::new(), to_do, events, stop.clone()));
-    assert_eq!(told(&mut queue).await, (BTreeSet::new(), 0));
+    assert_eq!(reported(&mut queue).await, (BTreeSet::new(), 0));
     cluster.0.lock().unwrap().conflicts = 2;
     orders.send_replace(order(1, &[DCGM, GFD]));
-    assert_eq!(told(&mut queue).await, (labels(&[DCGM, GFD]), 1));
+    assert_eq!(reported(&mut queue).await, (labels(&[DCGM, GFD]), 1));
     let get = |key| cluster.get(key);
     assert_eq!(get(DCGM).as_deref(), Some("paused-for-mig-change"));
     assert_eq!(get(GFD).as_deref(), Some("false"), "an admin keeps it off the node");
@@ -111,7 +111,7 @@ async fn deployed_programs_are_paused_and_their_labels_restored() {
         queries[0]
     );
     orders.send_replace(order(1, &[]));
-    assert_eq!(told(&mut queue).await, (BTreeSet::new(), 1));
+    assert_eq!(reported(&mut queue).await, (BTreeSet::new(), 1));
     let now = [DCGM, GFD, NVSM, "other"].map(|key| get(key).unwrap_or_default());
     assert_eq!(now, ["true", "false", "", "true"]);
     stop.cancel();
@@ -124,7 +124,7 @@ async fn the_wait_for_paused_pods_has_a_timeout() {
     let (_orders, to_do) = watch::channel(order(1, &[DCGM]));
     let (events, mut queue) = Events::channel();
     tokio::spawn(keep(cluster.pause(), BTreeSet::new(), to_do, events, CancellationToken::new()));
-    assert_eq!(told(&mut queue).await, (labels(&[DCGM]), 1));
+    assert_eq!(reported(&mut queue).await, (labels(&[DCGM]), 1));
 }
 
 #[tokio::test(start_paused = true)]
@@ -134,7 +134,7 @@ async fn only_labels_that_an_earlier_process_paused_are_restored_at_the_start() 
     let (_orders, to_do) = watch::channel(Pause::default());
     let (events, mut queue) = Events::channel();
     tokio::spawn(keep(cluster.pause(), labels(&[DCGM, GFD]), to_do, events, CancellationToken::new()));
-    assert_eq!(told(&mut queue).await, (BTreeSet::new(), 0));
+    assert_eq!(reported(&mut queue).await, (BTreeSet::new(), 0));
     assert_eq!([DCGM, GFD, NVSM].map(|key| cluster.get(key).unwrap()), ["true", "false", paused]);
 }
 

@@ -8,7 +8,7 @@
 
 use crate::conflicting::may_order_mig;
 use k8s_openapi::api::core::v1::Node;
-use kerf_core::gfd_labels::{GfdLabels, is_told};
+use kerf_core::gfd_labels::{GfdLabels, is_published};
 use kerf_core::nvidia_keys::{MIG_CAPABLE, PRODUCT};
 use kube::Api;
 use kube::api::{Patch, PatchParams};
@@ -61,7 +61,7 @@ pub async fn keep(
         }
         match set(&api, &name, &wanted).await {
             Ok(now) => {
-                tell(before, now);
+                log(before, now);
                 before = now;
             }
             Err(error) => {
@@ -84,7 +84,7 @@ struct Yields {
 }
 
 /// Logs once when labels are skipped, and once when they no longer are.
-fn tell(before: Yields, now: Yields) {
+fn log(before: Yields, now: Yields) {
     match (before.to_nfd, now.to_nfd) {
         (false, true) => tracing::warn!(
             "NFD sets NVIDIA's labels on this node, to what GPU feature discovery reports; to have kerf set them, \
@@ -115,7 +115,7 @@ async fn set(api: &Api<Node>, name: &str, wanted: &GfdLabels) -> Result<Yields, 
         let patch = Patch::Merge(json!({"metadata": {"labels": changes}}));
         api.patch_metadata(name, &PatchParams::default(), &patch).await?;
     }
-    let to_nfd = others.iter().any(|key| is_told(key));
+    let to_nfd = others.iter().any(|key| is_published(key));
     Ok(Yields { to_nfd, to_operator: harmless.len() < wanted.len() })
 }
 
@@ -141,7 +141,7 @@ fn is_list(annotation: &str) -> bool {
 
 fn changes(present: &Present, wanted: &GfdLabels, others: &BTreeSet<String>) -> Map<String, Value> {
     // Labels that kerf may set and that no longer apply are removed.
-    let stale = present.keys().filter(|key| is_told(key) && !wanted.contains_key(*key));
+    let stale = present.keys().filter(|key| is_published(key) && !wanted.contains_key(*key));
     let stale = stale.map(|key| (key, Value::Null));
     let differs = wanted.iter().filter(|(key, value)| present.get(*key) != Some(value));
     let all = stale.chain(differs.map(|(key, value)| (key, json!(value))));

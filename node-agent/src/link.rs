@@ -52,7 +52,7 @@ pub async fn run<N: Network>(
         epoch: process.epoch,
         window: WINDOW,
     };
-    let agent = Link { hello, state, events, heard: Mutex::default() };
+    let agent = Link { hello, state, events, replicas: Mutex::default() };
     client::run(Arc::new(agent), Arc::new(network), stop).await;
 }
 
@@ -72,12 +72,12 @@ struct Link {
     hello: Hello,
     state: watch::Receiver<Arc<NodeState>>,
     events: Events,
-    heard: Mutex<Heard>,
+    replicas: Mutex<Replicas>,
 }
 
 /// What the replicas have reported of themselves.
 #[derive(Debug, Default)]
-struct Heard {
+struct Replicas {
     /// The epochs of the connected replicas that lead.
     leading: BTreeMap<SocketAddr, u64>,
     /// The highest epoch of any replica, also of one that no longer leads.
@@ -85,15 +85,15 @@ struct Heard {
 }
 
 impl Link {
-    fn heard(&self) -> MutexGuard<'_, Heard> {
-        self.heard.lock().unwrap_or_else(PoisonError::into_inner)
+    fn replicas(&self) -> MutexGuard<'_, Replicas> {
+        self.replicas.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl client::Agent for Link {
     fn hello(&self) -> Hello {
         let hello = self.hello.clone();
-        Hello { epoch: hello.epoch.max(self.heard().epoch), ..hello }
+        Hello { epoch: hello.epoch.max(self.replicas().epoch), ..hello }
     }
 
     fn state(&self) -> watch::Receiver<Arc<NodeState>> {
@@ -101,18 +101,18 @@ impl client::Agent for Link {
     }
 
     fn role(&self, extender: SocketAddr, role: Option<&Role>) {
-        let mut heard = self.heard();
-        let before = heard.leading.values().max().copied();
+        let mut replicas = self.replicas();
+        let before = replicas.leading.values().max().copied();
         match role.filter(|role| role.leads) {
             Some(Role { epoch, identity, .. }) => {
                 tracing::info!(%extender, identity, epoch, "connected to the extender's leader");
-                heard.epoch = heard.epoch.max(*epoch);
-                heard.leading.insert(extender, *epoch);
+                replicas.epoch = replicas.epoch.max(*epoch);
+                replicas.leading.insert(extender, *epoch);
             }
-            None => drop(heard.leading.remove(&extender)),
+            None => drop(replicas.leading.remove(&extender)),
         }
         // Two replicas may report that they lead; the leader is the one with the highest epoch.
-        let leader = heard.leading.values().max().copied();
+        let leader = replicas.leading.values().max().copied();
         if leader != before {
             self.events.send(Event::Leader(leader));
         }
@@ -150,15 +150,15 @@ mod tests {
             window: WINDOW,
         };
         let (_, state) = watch::channel(Arc::default());
-        (Link { hello, state, events, heard: Mutex::default() }, queue)
+        (Link { hello, state, events, replicas: Mutex::default() }, queue)
     }
 
-    fn told(queue: &mut UnboundedReceiver<Event>) -> Vec<Option<u64>> {
-        let mut told = Vec::new();
+    fn reported(queue: &mut UnboundedReceiver<Event>) -> Vec<Option<u64>> {
+        let mut reported = Vec::new();
         while let Ok(Event::Leader(leader)) = queue.try_recv() {
-            told.push(leader);
+            reported.push(leader);
         }
-        told
+        reported
     }
 
     /// A network without replicas that reports each look-up of them.
@@ -203,13 +203,13 @@ mod tests {
         let at = |port| SocketAddr::from(([127, 0, 0, 1], port));
         let role = |leads, epoch| Role { leads, epoch, identity: "replica".to_owned() };
         link.role(at(1), Some(&role(false, 0)));
-        assert_eq!((told(&mut queue), link.hello().epoch), (vec![], 4));
+        assert_eq!((reported(&mut queue), link.hello().epoch), (vec![], 4));
         link.role(at(1), Some(&role(true, 6)));
         link.role(at(2), Some(&role(true, 5)));
-        assert_eq!((told(&mut queue), link.hello().epoch), (vec![Some(6)], 6));
+        assert_eq!((reported(&mut queue), link.hello().epoch), (vec![Some(6)], 6));
         link.role(at(1), None);
         link.role(at(2), Some(&role(false, 0)));
-        assert_eq!(told(&mut queue), [Some(5), None]);
+        assert_eq!(reported(&mut queue), [Some(5), None]);
         assert_eq!(link.hello().epoch, 6, "the highest epoch stays in force");
     }
 }

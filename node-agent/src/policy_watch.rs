@@ -73,14 +73,14 @@ fn status(object: &GpuNode) -> Option<GpuNodeStatus> {
 /// another UID and the garbage collector deletes what the old one owned. Without a Node it is not created: it would
 /// have no owner, outlive its node, and get no owner later.
 async fn ensure(api: &Api<GpuNode>, nodes: &Api<Node>, node: &NodeName, stop: &CancellationToken) {
-    let mut told = false;
+    let mut reported = false;
     while !stop.is_cancelled() {
         match make(api, nodes, node).await {
             Ok(true) => return,
-            Ok(false) if told => {}
+            Ok(false) if reported => {}
             Ok(false) => {
                 tracing::warn!(%node, "there is no such Node; its GpuNode is made once there is");
-                told = true;
+                reported = true;
             }
             Err(error) => tracing::warn!(%error, "failed to make the GpuNode; is the CRD applied?"),
         }

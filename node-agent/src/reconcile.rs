@@ -12,13 +12,13 @@ use crate::executor::{Executor, Outcome};
 use crate::metrics::{Metrics, SliceUse};
 use crate::mps;
 use crate::node::{Decision, DevicesByName, LetGo, ListedDevice, Node, NodeEvent, Report, Restored};
+use crate::node_events;
 use crate::node_object::Counts;
 use crate::pod_lookup;
 use crate::pod_resources::Watched;
 use crate::reconcilers::DesiredState;
 use crate::recorder::Recorder;
 use crate::rejected::Eviction;
-use crate::tell;
 use crate::unanswered::Unanswered;
 use kerf_core::contract::GpuNodeStatus;
 use kerf_core::gfd_labels::GfdLabels;
@@ -288,7 +288,7 @@ impl Reconciler {
                 self.outlets.metrics.count_mismatch();
             }
             let evicts = !decision.pods.evict.is_empty();
-            tell::tell(&self.outlets.recorder, event, evicts, |key| self.node.gpu_use().uid(key));
+            node_events::publish(&self.outlets.recorder, event, evicts, |key| self.node.gpu_use().uid(key));
         }
         self.publish(decision.healthy, decision.status, decision.report);
         let write_at = self.answer_orders(&decision.record, now);
@@ -423,9 +423,9 @@ impl Reconciler {
         self.lists.extend(lists);
         let (folder, events) = (self.outlets.plugin_folder.clone(), self.outlets.events.clone());
         let number = self.plugins.len();
-        let told = move |result| events.send(Event::Registered(number, result));
+        let shown = move |result| events.send(Event::Registered(number, result));
         let serving =
-            device_plugin::serve(folder, served, self.outlets.events.clone(), told, stop.child_token());
+            device_plugin::serve(folder, served, self.outlets.events.clone(), shown, stop.child_token());
         self.plugins.push(tokio::spawn(serving));
     }
 }

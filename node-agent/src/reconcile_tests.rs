@@ -121,11 +121,11 @@ async fn settings_for_shares_are_on_the_disk_before_they_are_made() {
     let in_the_way = state.join("ledger.0");
     symlink("/dev/full", &in_the_way).unwrap();
     want_a_share(&seen.events);
-    let is_told = |status: &GpuNodeStatus| {
+    let is_published = |status: &GpuNodeStatus| {
         let mut all = status.conditions.iter();
         all.any(|c| c.kind == Condition::SPEC_REACHED && c.status == ConditionStatus::False)
     };
-    tokio::time::timeout(TIMEOUT, seen.status.wait_for(is_told)).await.unwrap().unwrap();
+    tokio::time::timeout(TIMEOUT, seen.status.wait_for(is_published)).await.unwrap().unwrap();
     let has_daemon = |kept: &Option<Kept>| kept.as_ref().is_some_and(|kept| !kept.daemons.is_empty());
     assert!(!has_daemon(&seen.kept.borrow()), "the disk refuses");
 
@@ -243,12 +243,12 @@ async fn on_a_full_disk_orders_are_refused_and_the_record_of_before_stays() {
         let Err(Rejection::Disk(why)) = answer(waiting).await else { panic!("it cannot be on the disk") };
         assert!(why.contains("No space left"), "{why}");
     }
-    let is_told = |status: &GpuNodeStatus| {
+    let is_published = |status: &GpuNodeStatus| {
         let is_it =
             |ready: &Condition| ready.reason == "RecordNotWritten" && ready.message.contains("No space left");
         status.condition(Condition::READY).is_some_and(is_it)
     };
-    tokio::time::timeout(TIMEOUT, seen.status.wait_for(is_told)).await.unwrap().unwrap();
+    tokio::time::timeout(TIMEOUT, seen.status.wait_for(is_published)).await.unwrap().unwrap();
     fs::remove_file(&other).unwrap();
     let pods = || {
         let slices = checkpoint::tests::on_disk(&state).unwrap().node.ledger.desired.slices;
@@ -257,7 +257,7 @@ async fn on_a_full_disk_orders_are_refused_and_the_record_of_before_stays() {
     assert_eq!(pods(), ["p0"]);
     answer(order(&seen, 1)).await.unwrap();
     assert_eq!(pods(), ["p0", "p1"]);
-    let is_well = |status: &GpuNodeStatus| !is_told(status);
+    let is_well = |status: &GpuNodeStatus| !is_published(status);
     tokio::time::timeout(TIMEOUT, seen.status.wait_for(is_well)).await.unwrap().unwrap();
     stop.cancel();
 }
@@ -280,9 +280,9 @@ fn opens(gpus: &FakeGpus) -> Open {
 async fn a_library_of_another_version_than_the_driver_ends_the_process() {
     let folder = tempfile::tempdir().unwrap();
     let error = GpuError::Call { call: "nvmlInit_v2", code: NvmlCode::VersionMismatch };
-    let told = error.clone();
+    let expected = error.clone();
     let ended = ending(Box::new(move || Err(error.clone())), folder.path(), async |_| ()).await;
-    assert_eq!(ended, Ending::VersionMismatch(told));
+    assert_eq!(ended, Ending::VersionMismatch(expected));
 }
 
 #[tokio::test]
@@ -332,10 +332,10 @@ async fn a_driver_upgrade_waits_only_for_mps_daemons_of_an_earlier_process() {
     let ended = ending(opens(&FakeGpus::new(&["T4-16GB"])), folder.path(), async |seen| {
         want_a_share(&seen.events);
         seen.events.send(Event::Upgrade(Some("a label".to_owned())));
-        let is_told = |status: &GpuNodeStatus| {
+        let is_published = |status: &GpuNodeStatus| {
             status.conditions.iter().any(|c| c.kind == Condition::READY && c.reason == "DriverUpgrade")
         };
-        tokio::time::timeout(TIMEOUT, seen.status.wait_for(is_told)).await.unwrap().unwrap();
+        tokio::time::timeout(TIMEOUT, seen.status.wait_for(is_published)).await.unwrap().unwrap();
         let is_known = |kept: &Option<Kept>| kept.as_ref().is_some_and(|kept| kept.daemons.is_empty());
         tokio::time::timeout(TIMEOUT, seen.kept.wait_for(is_known)).await.unwrap().unwrap();
         assert!(!seen.running.is_finished(), "its daemon may hold the driver");

@@ -31,8 +31,9 @@ pub async fn remove(
     stop: CancellationToken,
 ) {
     loop {
-        let told = stop.run_until_cancelled(async { wanted.wait_for(|wanted| *wanted).await.is_ok() }).await;
-        match told {
+        let reported =
+            stop.run_until_cancelled(async { wanted.wait_for(|wanted| *wanted).await.is_ok() }).await;
+        match reported {
             Some(true) => {}
             // The sender is gone, so the value cannot change; the task still waits, because a task that ends early
             // counts as a fault.
@@ -90,8 +91,8 @@ impl Rejected {
                 return tracing::warn!(pod = %self.key, "a rejected pod was not deleted in time; trying again");
             }
         }
-        tracing::info!(pod = %self.key, uid = %self.uid, told = self.message, "deleted a pod that the kubelet had rejected");
-        recorder.tell(
+        tracing::info!(pod = %self.key, uid = %self.uid, reported = self.message, "deleted a pod that the kubelet had rejected");
+        recorder.record(
             About::Pod { key: self.key, uid: Some(self.uid) },
             AgentEvent::RejectedPodRemoved { message: self.message },
         );

@@ -38,8 +38,8 @@ async fn an_error_has_the_programs_output() {
         ("novel", "cannot read: |   0   Timeslice       Endless"),
         ("deaf", "are Default after they were set to Long"),
     ] {
-        let told = error(behaviour).await;
-        assert!(told.contains(expected), "{behaviour}: {told}");
+        let reported = error(behaviour).await;
+        assert!(reported.contains(expected), "{behaviour}: {reported}");
     }
 }
 

@@ -146,10 +146,10 @@ fn write_once(path: &Path, text: impl FnOnce() -> String) -> Result<(), FileErro
 /// Removes the folders below `root/at` that belong to no instance.
 fn remove_others(root: &Path, at: &Path, wanted: &BTreeSet<PathBuf>) -> Result<(), FileError> {
     let here = root.join(at);
-    let told = |source| FileError::Read { path: here.clone(), source };
-    for entry in std::fs::read_dir(&here).map_err(told)? {
-        let entry = entry.map_err(told)?;
-        if !entry.file_type().map_err(told)?.is_dir() {
+    let reported = |source| FileError::Read { path: here.clone(), source };
+    for entry in std::fs::read_dir(&here).map_err(reported)? {
+        let entry = entry.map_err(reported)?;
+        if !entry.file_type().map_err(reported)?.is_dir() {
             continue;
         }
         let below = at.join(entry.file_name());

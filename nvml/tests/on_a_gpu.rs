@@ -33,9 +33,13 @@ fn a_real_driver_reports_how_busy_its_gpus_are() {
         let all = nvml.utilization(&gpus);
         println!("{:?} {all:?}", began.elapsed());
         for gpu in &gpus {
-            let told = &all[&gpu.uuid];
+            let reported = &all[&gpu.uuid];
             let is_mig = gpu.mig.is_on();
-            assert_eq!((told.gpu.is_none(), told.processes.is_none()), (is_mig, is_mig), "{told:?}");
+            assert_eq!(
+                (reported.gpu.is_none(), reported.processes.is_none()),
+                (is_mig, is_mig),
+                "{reported:?}"
+            );
         }
         std::thread::sleep(Duration::from_secs(2));
     }

@@ -189,9 +189,9 @@ async fn orders_are_sent_only_in_the_epoch_of_the_last_role() {
     let reply = connection.slot().await.unwrap().send(&mark(5, 1)).unwrap();
     let (_, answer) = pair.received.orders.recv().await.unwrap();
     // Both roles came before the order.
-    let told = [roles.try_recv().unwrap(), roles.try_recv().unwrap()];
+    let reported = [roles.try_recv().unwrap(), roles.try_recv().unwrap()];
     assert_eq!(
-        told.map(|role| role.map(|role| (role.leads, role.epoch))),
+        reported.map(|role| role.map(|role| (role.leads, role.epoch))),
         [Some((false, 0)), Some((true, 5))]
     );
     answer.send(Ok(done(1))).unwrap();

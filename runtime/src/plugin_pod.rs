@@ -251,8 +251,8 @@ mod tests {
             ("kerf.dev/gpu-10gb", "0", true),
         ] {
             let pod = pod(&json!({"initContainers": [], "containers": [container(name, count)]}));
-            let told = asks_for_nothing(&pod.spec.init_containers, &pod.spec.containers);
-            assert_eq!(told, nothing, "{name}: {count}");
+            let reported = asks_for_nothing(&pod.spec.init_containers, &pod.spec.containers);
+            assert_eq!(reported, nothing, "{name}: {count}");
         }
         let init = pod(&json!({"initContainers": [container("nvidia.com/gpu", "1")], "containers": []}));
         assert!(!asks_for_nothing(&init.spec.init_containers, &[]));

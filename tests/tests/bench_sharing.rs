@@ -132,7 +132,7 @@ async fn copies_are_measured_under_every_technology_that_the_node_has() -> anyho
     let output = bench.of_client("sharing", &[&flags[..], &turn].concat())?.output().await?;
     ensure!(output.status.success(), "{}", text(&output));
     let results: Results = bench.read("results.json")?;
-    let told: Vec<_> = results
+    let reported: Vec<_> = results
         .points
         .iter()
         .map(|point| {
@@ -140,7 +140,7 @@ async fn copies_are_measured_under_every_technology_that_the_node_has() -> anyho
         })
         .collect();
     assert_eq!(
-        told,
+        reported,
         [
             "1 time-slicing 6gb time slice None",
             "2 time-slicing 6gb time slice None",

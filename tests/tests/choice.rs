@@ -25,7 +25,7 @@ const H100: &str = "h100";
 const TEAM: &str = "team";
 const NEUTRAL: &str = "kerf.dev/gpu-8gb";
 /// A pod gets the Event about another kind after five minutes; pending pods are checked every ten seconds.
-const TOLD_WITHIN: Duration = Duration::from_secs(330);
+const EVENT_TIMEOUT: Duration = Duration::from_secs(330);
 
 fn asks(name: &str, memory: &str) -> Pod {
     sized_pod(name, memory, "memory")
@@ -100,8 +100,8 @@ impl Scene {
     async fn leaves(&self, name: &str) -> anyhow::Result<()> {
         let holds = |slice: &SliceStatus| slice.holder.as_ref().is_some_and(|holder| holder.pod == name);
         if assignment_of(&self.cluster.pods().get(name).await?).is_ok() {
-            let told = async || Ok(self.slices().await?.iter().any(holds));
-            wait(TIMEOUT, &format!("the slices of {name} to be held"), told).await?;
+            let reported = async || Ok(self.slices().await?.iter().any(holds));
+            wait(TIMEOUT, &format!("the slices of {name} to be held"), reported).await?;
         }
         self.cluster.delete(name).await?;
         let is_left = |slice: &SliceStatus| match &slice.reservation {
@@ -134,7 +134,7 @@ impl Scene {
             "{name} has {}",
             resource_of(&created)?
         );
-        self.told(name, "FailedScheduling").await?;
+        self.reported(name, "FailedScheduling").await?;
         ensure!(self.cluster.phase(name).await? == "Pending", "{name} runs");
         Ok(())
     }
@@ -146,13 +146,13 @@ impl Scene {
     }
 
     /// Waits for the pod's Event with this reason, and returns its message.
-    async fn told(&self, pod: &str, reason: &str) -> anyhow::Result<String> {
-        self.told_within(TIMEOUT, pod, reason).await
+    async fn reported(&self, pod: &str, reason: &str) -> anyhow::Result<String> {
+        self.event_within(TIMEOUT, pod, reason).await
     }
 
-    async fn told_within(&self, timeout: Duration, pod: &str, reason: &str) -> anyhow::Result<String> {
-        let told = async || Ok(!self.events(pod, reason).await?.is_empty());
-        wait(timeout, &format!("an Event {reason} on {pod}"), told).await?;
+    async fn event_within(&self, timeout: Duration, pod: &str, reason: &str) -> anyhow::Result<String> {
+        let reported = async || Ok(!self.events(pod, reason).await?.is_empty());
+        wait(timeout, &format!("an Event {reason} on {pod}"), reported).await?;
         self.events(pod, reason).await?.pop().context("the Event is gone")
     }
 
@@ -171,7 +171,7 @@ impl Scene {
     async fn one_name_alone_is_concrete(&mut self) -> anyhow::Result<()> {
         self.is_named("nvidia.com/mig-1g.10gb").await?;
         self.cluster.create(&asks("early", "8Gi")).await?;
-        self.told("early", "FailedScheduling").await?;
+        self.reported("early", "FailedScheduling").await?;
         ensure!(self.events("early", "AnotherKindHasRoom").await?.is_empty(), "nothing else has any");
         self.cluster.add_node(NodeSpec::new(T4, Model::T4, 1).with_label(ZONE, "b")).await
     }
@@ -179,7 +179,7 @@ impl Scene {
     async fn a_tainted_kind_is_passed_over_at_once(&self) -> anyhow::Result<()> {
         self.is_named(NEUTRAL).await?;
         self.shares_the_t4_at_once(&asks("other", "8Gi"), &mig_passed(1)).await?;
-        let message = self.told("other", "SlicesAssigned").await?;
+        let message = self.reported("other", "SlicesAssigned").await?;
         ensure!(message.contains("MPS share"), "{message}");
         ensure!(
             message.contains("mig was preferred: ") && message.contains("excluded by taints"),
@@ -321,7 +321,7 @@ async fn the_kind_is_chosen_on_the_pods_node() -> anyhow::Result<()> {
 async fn a_pod_with_a_concrete_name_gets_an_event_about_another_kind() -> anyhow::Result<()> {
     let mut scene = Scene::start().await?;
     scene.one_name_alone_is_concrete().await?;
-    let message = scene.told_within(TOLD_WITHIN, "early", "AnotherKindHasRoom").await?;
+    let message = scene.event_within(EVENT_TIMEOUT, "early", "AnotherKindHasRoom").await?;
     ensure!(message.contains("by mps") && message.contains("create the pod anew"), "{message}");
     ensure!(scene.cluster.phase("early").await? == "Pending", "kerf does not delete the pod");
     scene.cluster.stop().await

@@ -251,15 +251,15 @@ async fn only_dcgm_is_paused(admin: &Api<Node>, own: &Api<Node>) -> anyhow::Resu
 async fn only_a_node_s_own_agent_writes_its_status() -> anyhow::Result<()> {
     let mut cluster = cluster().await?;
     // What the agent needs is allowed: NVIDIA's labels say what runs there.
-    let told = async || {
+    let reported = async || {
         let labels = node_labels(&cluster.plane().client(), "h").await?;
-        let told = ["gpu.product", "mig.strategy", "mig-1g.10gb.count", "mig-1g.10gb.multiprocessors"]
+        let reported = ["gpu.product", "mig.strategy", "mig-1g.10gb.count", "mig-1g.10gb.multiprocessors"]
             .map(|name| labels.get(&format!("nvidia.com/{name}")).cloned().unwrap_or_default());
-        let right = told == ["NVIDIA-H100-80GB-HBM3", "mixed", "1", "16"];
-        ensure!(right, "{told:?}; {}", cluster.nodes()[0].agent_log());
+        let right = reported == ["NVIDIA-H100-80GB-HBM3", "mixed", "1", "16"];
+        ensure!(right, "{reported:?}; {}", cluster.nodes()[0].agent_log());
         Ok(right)
     };
-    wait(TIMEOUT, "the labels of a GPU with one instance", told).await?;
+    wait(TIMEOUT, "the labels of a GPU with one instance", reported).await?;
     cluster.nodes_mut()[0].agent().kill()?;
     cluster.plane().apply("{apiVersion: v1, kind: Node, metadata: {name: other}}").await?;
     let (own, other) = (agent(&cluster, "h").await?, agent(&cluster, "other").await?);
@@ -395,14 +395,14 @@ async fn a_pod_that_asks_for_a_slice_without_a_request_document_is_rejected() ->
     }
     for (field, pod) in &fields {
         let message = refused(&create(&cluster, &ALICE, &pod("default")).await?)?;
-        let told =
+        let reported =
             [field, "the webhook of kerf has not decided on this pod", "write it into the pod template"];
-        assert!(told.iter().all(|part| message.contains(part)), "{message}");
+        assert!(reported.iter().all(|part| message.contains(part)), "{message}");
         let warned = create(&cluster, &ALICE, &pod("kube-system")).await?;
         taken(&warned)?;
         let message = String::from_utf8_lossy(&warned.stderr).into_owned();
-        let told = ["Warning: ", field, "kerf serves no pod of namespace kube-system"];
-        assert!(told.iter().all(|part| message.contains(part)), "{message}");
+        let reported = ["Warning: ", field, "kerf serves no pod of namespace kube-system"];
+        assert!(reported.iter().all(|part| message.contains(part)), "{message}");
     }
     for pod in [
         annotated("default", keys::MOVABLE),

@@ -204,13 +204,13 @@ impl Scene {
     }
 
     /// Waits until kube-scheduler reports this text about a pod.
-    async fn told(&self, name: &str, text: &str) -> anyhow::Result<()> {
-        let told = async || {
+    async fn shown(&self, name: &str, text: &str) -> anyhow::Result<()> {
+        let shown = async || {
             let status = self.pods.get(name).await?.status.unwrap_or_default();
             let mut messages = status.conditions.into_iter().flatten().filter_map(|c| c.message);
             Ok(messages.any(|message| message.contains(text)))
         };
-        wait(TIMEOUT, &format!("kube-scheduler to report {text:?} about {name}"), told)
+        wait(TIMEOUT, &format!("kube-scheduler to report {text:?} about {name}"), shown)
             .await
             .with_context(|| self.leaders.log_tails())
     }
@@ -369,7 +369,7 @@ async fn a_new_leader_waits_for_a_dead_leaders_binding_on_static_nodes() -> anyh
     scene.plane.child("kerf-scheduler")?.kill()?;
     scene.leaders.leads_but(Some(leader)).await?;
     scene.create("late", &whole_gpu(), json!({"spec": {"schedulerName": "second"}})).await?;
-    scene.told("late", &Refusal::LeaderChanged.to_string()).await?;
+    scene.shown("late", &Refusal::LeaderChanged.to_string()).await?;
     // Only static nodes must wait for the former leader; managed nodes take pods at once.
     let second = json!({"spec": {"schedulerName": "second"}});
     scene.create("elsewhere", &request(SMALL, 1), second).await?;
@@ -379,7 +379,7 @@ async fn a_new_leader_waits_for_a_dead_leaders_binding_on_static_nodes() -> anyh
     let successor = scene.leaders.leads_but(Some(leader)).await?;
     scene.leaders.replicas[successor].logs("pods come to static nodes again", 0).await?;
     scene.create("third", &whole_gpu(), json!({"spec": {"schedulerName": "second"}})).await?;
-    scene.told("third", &Refusal::NoRoom.to_string()).await?;
+    scene.shown("third", &Refusal::NoRoom.to_string()).await?;
     ensure!(scene.pods.get("late").await?.spec.is_some_and(|spec| spec.node_name.is_none()));
     scene.stop().await
 }

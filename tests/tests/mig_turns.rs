@@ -33,7 +33,7 @@ fn held(cluster: &Cluster) -> BTreeMap<String, String> {
 }
 
 /// The same in the agent's status.
-async fn told(cluster: &Cluster) -> anyhow::Result<BTreeMap<String, String>> {
+async fn reported(cluster: &Cluster) -> anyhow::Result<BTreeMap<String, String>> {
     let status = cluster.gpu_node(NODE).await?.read_status()?.context("no status")?;
     let held = status.slices.into_iter().filter(|slice| slice.state == SliceState::Held);
     Ok(held.filter_map(|slice| Some((slice.device?.to_string(), slice.holder?.pod))).collect())
@@ -84,13 +84,13 @@ async fn three_pods_share_a_mig_device_that_is_destroyed_after_the_last() -> any
     let mut after = before;
     after.insert(format!("{second}::1"), "e".to_owned());
     assert_eq!(held(&cluster), after);
-    wait(TIMEOUT, "the agent to report all turns", async || Ok(told(&cluster).await? == after)).await?;
+    wait(TIMEOUT, "the agent to report all turns", async || Ok(reported(&cluster).await? == after)).await?;
 
     cluster.create(&limited_pod("big", "nvidia.com/mig-7g.80gb", 1)).await?;
     for name in ["a", "d", "b", "e"] {
         cluster.delete(name).await?;
     }
-    let is_last = async || Ok(told(&cluster).await?.into_values().eq(["c".to_owned()]));
+    let is_last = async || Ok(reported(&cluster).await?.into_values().eq(["c".to_owned()]));
     wait(TIMEOUT, "one turn to be left", is_last).await?;
     assert_eq!(cluster.phase("big").await?, "Pending");
     assert!(mig_devices(&cluster)?.contains(&first));

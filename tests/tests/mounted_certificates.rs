@@ -113,10 +113,10 @@ async fn a_mounted_certificate_is_reloaded_under_load_and_a_bad_one_is_ignored()
     for (content, complaint) in bad {
         let before = stage.scene.replicas()[0].log()?.len();
         stage.volume.renew(&content)?;
-        let told = async || {
+        let reported = async || {
             Ok(stage.scene.replicas()[0].log()?.get(before..).is_some_and(|log| log.contains(complaint)))
         };
-        wait(TIMEOUT, complaint, told).await?;
+        wait(TIMEOUT, complaint, reported).await?;
         ensure!(is_shown(address, &new.by).await?, "{complaint}: the good certificate is shown no more");
         ensure!(!stage.scene.ready().is_empty(), "{complaint}: the replica is not ready");
     }

@@ -55,7 +55,7 @@ impl Team {
             .collect())
     }
 
-    async fn told(&self, reason: &str) -> anyhow::Result<Vec<String>> {
+    async fn reported(&self, reason: &str) -> anyhow::Result<Vec<String>> {
         let events = self.1.list(&ListParams::default()).await?.items;
         let of = events.into_iter().filter(|event| event.reason.as_deref() == Some(reason));
         Ok(of.filter_map(|event| event.message).collect())
@@ -83,11 +83,11 @@ async fn a_namespace_uses_its_whole_quota_and_never_exceeds_it() -> anyhow::Resu
         team.create(&format!("p{number}")).await?;
     }
     full(&team).await?;
-    let quota_full = async || Ok(!team.told("QuotaFull").await?.is_empty());
+    let quota_full = async || Ok(!team.reported("QuotaFull").await?.is_empty());
     wait(TIMEOUT, "an Event about the quota", quota_full).await?;
-    let told = team.told("QuotaFull").await?;
+    let reported = team.reported("QuotaFull").await?;
     let text = "namespace team holds 30 of 30 GB under policy default, the pod asks 10";
-    assert!(told.iter().any(|told| told == text), "{told:?}");
+    assert!(reported.iter().any(|reported| reported == text), "{reported:?}");
     cluster.create(&sized_pod("other", "10Gi", "hardware")).await?;
     cluster.running("other").await?;
 

@@ -174,8 +174,8 @@ async fn a_policy_with_a_typo_keeps_the_last_valid_one_applied() -> anyhow::Resu
     let good = std::fs::read_to_string(cluster.policy_file())?;
     std::fs::write(cluster.policy_file(), good.replace("defaultIsolation", "defaultIsolaton"))?;
     let log = cluster.webhook().log().to_owned();
-    let told = async || Ok(std::fs::read_to_string(&log)?.contains("defaultIsolaton"));
-    wait(TIMEOUT, "the typo to be named in the log", told).await?;
+    let reported = async || Ok(std::fs::read_to_string(&log)?.contains("defaultIsolaton"));
+    wait(TIMEOUT, "the typo to be named in the log", reported).await?;
     let refused = policy_event(&cluster, "PolicyRefused").await?;
     assert!(refused.contains("defaultIsolaton") && refused.contains("stays in force"), "{refused}");
     cluster.create(&pod("after-typo", &[(keys::GPU_MEMORY, "10Gi")])).await?;

@@ -56,9 +56,9 @@ fn template_of(kind: &str) -> &'static str {
 async fn warnings(plane: &ControlPlane, object: &Value) -> anyhow::Result<String> {
     let output =
         plane.kubectl_output(&["create", "--dry-run=server", "-f", "-"], &object.to_string()).await?;
-    let told = String::from_utf8_lossy(&output.stderr).into_owned();
-    ensure!(output.status.success(), "it was refused: {told}");
-    Ok(told)
+    let reported = String::from_utf8_lossy(&output.stderr).into_owned();
+    ensure!(output.status.success(), "it was refused: {reported}");
+    Ok(reported)
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -70,16 +70,16 @@ async fn a_request_that_reaches_no_pod_is_warned_of_with_its_path() -> anyhow::R
             warnings(&plane, &workload((version, kind), metadata, pods)).await
         };
         for place in ["annotations", "labels"] {
-            let told = create(json!({place: {keys::GPU_MEMORY: "10Gi"}}), json!({})).await?;
+            let reported = create(json!({place: {keys::GPU_MEMORY: "10Gi"}}), json!({})).await?;
             let expected = format!(
                 "metadata.{place}[{}] is on the {kind}; kerf reads the pods' own: move it to {template}.metadata.annotations",
                 keys::GPU_MEMORY
             );
-            assert!(told.contains(&expected), "{told}");
+            assert!(reported.contains(&expected), "{reported}");
         }
-        let told = create(json!({}), json!({"labels": {keys::GPU_MEMORY: "10Gi"}})).await?;
+        let reported = create(json!({}), json!({"labels": {keys::GPU_MEMORY: "10Gi"}})).await?;
         let expected = format!("{template}.metadata.labels[{}] is a label", keys::GPU_MEMORY);
-        assert!(told.contains(&expected), "{told}");
+        assert!(reported.contains(&expected), "{reported}");
         // Keys that the pods have themselves may be on the workload too, and an object that asks for nothing gets no
         // warning.
         let asked = json!({"annotations": {keys::GPU_MEMORY: "10Gi"}});
@@ -101,18 +101,21 @@ async fn every_key_is_warned_of_also_in_an_update() -> anyhow::Result<()> {
     let plane = guarded().await?;
     let deployment = |metadata: Value| workload(KINDS[0], metadata, json!({}));
     for key in keys::ASKED.iter().map(|key| (*key).to_owned()).chain([format!("{}.main", keys::GPU_MEMORY)]) {
-        let told = warnings(&plane, &deployment(json!({"annotations": {&key: "1"}}))).await?;
-        assert!(told.contains(&format!("metadata.annotations[{key}] is on the Deployment")), "{told}");
+        let reported = warnings(&plane, &deployment(json!({"annotations": {&key: "1"}}))).await?;
+        assert!(
+            reported.contains(&format!("metadata.annotations[{key}] is on the Deployment")),
+            "{reported}"
+        );
     }
     plane.apply(&deployment(json!({})).to_string()).await?;
     let annotate = ["annotate", "deployment", "train", "kerf.dev/gpu-memory=10Gi"];
     let output = plane.kubectl_output(&annotate, "").await?;
-    let told = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(output.status.success() && told.contains("is on the Deployment"), "{told}");
+    let reported = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success() && reported.contains("is on the Deployment"), "{reported}");
     let mut nightly = workload(KINDS[5], json!({}), json!({}));
     nightly["spec"]["jobTemplate"]["metadata"] = json!({"annotations": {keys::GPU_MODEL: "T4-16GB"}});
-    let told = warnings(&plane, &nightly).await?;
+    let reported = warnings(&plane, &nightly).await?;
     let expected = format!("spec.jobTemplate.metadata.annotations[{}] is on the CronJob", keys::GPU_MODEL);
-    assert!(told.contains(&expected), "{told}");
+    assert!(reported.contains(&expected), "{reported}");
     plane.stop().await
 }

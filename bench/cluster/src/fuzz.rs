@@ -35,12 +35,12 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let threads = std::thread::available_parallelism()?.get();
     let (mut figures, mut defects) = (Vec::new(), 0);
     for target in targets {
-        let (begun, told) = (Instant::now(), Mutex::new(Instant::now()));
+        let (begun, reported) = (Instant::now(), Mutex::new(Instant::now()));
         let progress = |done: u64| {
             // If another thread holds the lock, that thread prints the progress.
-            let Ok(mut told) = told.try_lock() else { return };
-            if told.elapsed() >= TELL {
-                *told = Instant::now();
+            let Ok(mut reported) = reported.try_lock() else { return };
+            if reported.elapsed() >= TELL {
+                *reported = Instant::now();
                 print(&format!("# {}: {done} of {}", target.name(), args.inputs));
             }
         };

@@ -58,7 +58,7 @@ pub async fn run(args: &Args) -> anyhow::Result<()> {
     let mut churn = Churn::new(args.seed);
     let mut random = Random::new(args.seed.wrapping_add(1));
     let mut findings = Findings::default();
-    let (mut kills, mut refused, mut told) = (BTreeMap::<String, u32>::new(), 0_u32, 0);
+    let (mut kills, mut refused, mut reported) = (BTreeMap::<String, u32>::new(), 0_u32, 0);
     let (begun, mut killed, mut looked) = (Instant::now(), Instant::now(), Instant::now());
     while churn.created() < args.pods {
         // The webhook answers nothing while it is dead, so pods that ask for a GPU cannot be created then.
@@ -74,8 +74,8 @@ pub async fn run(args: &Args) -> anyhow::Result<()> {
             findings.look(&cluster, &churn).await?;
             looked = Instant::now();
         }
-        if churn.created() >= told + 500 {
-            told = churn.created();
+        if churn.created() >= reported + 500 {
+            reported = churn.created();
             let (ran, took) = (findings.ran.len(), begun.elapsed().as_secs());
             print(&format!("# {} pods in {took} s, {ran} of them seen running", churn.created()));
         }

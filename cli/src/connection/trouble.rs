@@ -28,7 +28,7 @@ pub enum Trouble {
         plugin: Option<String>,
         text: String,
     },
-    Silent {
+    NoAnswer {
         url: String,
         text: String,
     },
@@ -78,7 +78,7 @@ impl Trouble {
                 format!("the kubeconfig's user has no credentials: {text}"),
                 "log in again, or fetch a new kubeconfig",
             ),
-            Self::Silent { url, text } => (
+            Self::NoAnswer { url, text } => (
                 format!("{url} does not answer: {text}"),
                 "look whether the cluster runs and whether a VPN or proxy is needed; if it moved, fetch a new kubeconfig",
             ),
@@ -131,7 +131,7 @@ impl Trouble {
             (Failed::Text(text), None) if text.contains("invalid peer certificate") => {
                 Self::Stranger { url, text }
             }
-            (Failed::Text(text), None) => Self::Silent { url, text },
+            (Failed::Text(text), None) => Self::NoAnswer { url, text },
         }
     }
 }

@@ -1,6 +1,6 @@
 //! `kerf gpu list`: a machine's GPUs, their instances and their processes.
 
-use super::Silent;
+use super::Unreadable;
 use crate::columns::{Columns, or_dash};
 use crate::output::{self, Format};
 use kerf_core::mig::{ComputeInstance, ComputeProfile, Instance};
@@ -15,7 +15,7 @@ pub struct Report {
     driver: String,
     cuda: String,
     gpus: Vec<GpuReport>,
-    silent: Vec<Silent>,
+    silent: Vec<Unreadable>,
 }
 
 #[derive(Debug, Serialize)]
@@ -75,7 +75,12 @@ pub fn report(mut nvml: NvmlBackend) -> anyhow::Result<Report> {
     let driver = nvml.driver()?;
     let gpus = nvml.observe()?.iter().map(gpu).collect();
     let (major, minor) = driver.cuda;
-    Ok(Report { driver: driver.version, cuda: format!("{major}.{minor}"), gpus, silent: Silent::all(&nvml) })
+    Ok(Report {
+        driver: driver.version,
+        cuda: format!("{major}.{minor}"),
+        gpus,
+        silent: Unreadable::all(&nvml),
+    })
 }
 
 fn gpu(gpu: &Gpu) -> GpuReport {

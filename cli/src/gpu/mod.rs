@@ -69,18 +69,18 @@ fn open(args: &Args) -> anyhow::Result<NvmlBackend> {
 }
 
 #[derive(Debug, Serialize)]
-struct Silent {
+struct Unreadable {
     index: u32,
     error: String,
 }
 
-impl Silent {
+impl Unreadable {
     fn all(nvml: &NvmlBackend) -> Vec<Self> {
         nvml.silent().iter().map(|(index, error)| Self { index: *index, error: error.to_string() }).collect()
     }
 }
 
-impl fmt::Display for Silent {
+impl fmt::Display for Unreadable {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "GPU {} does not answer: {}", self.index, self.error)
     }

@@ -1,6 +1,6 @@
 //! `kerf gpu profiles`: the MIG profiles that NVML offers on each GPU, and where the catalog differs.
 
-use super::Silent;
+use super::Unreadable;
 use crate::columns::{Columns, or_dash};
 use crate::output::{self, Format};
 use kerf_core::mig::catalog::{Disagreement, GpuModel, compare};
@@ -12,7 +12,7 @@ use std::fmt::Write as _;
 #[derive(Debug, Serialize)]
 pub struct Report {
     gpus: Vec<GpuReport>,
-    silent: Vec<Silent>,
+    silent: Vec<Unreadable>,
 }
 
 #[derive(Debug, Serialize)]
@@ -32,7 +32,7 @@ pub fn report(mut nvml: NvmlBackend) -> anyhow::Result<Report> {
     let gpus = nvml.observe()?;
     let gpus = gpus.iter().map(|gpu| Ok(gpu_report(gpu, nvml.profiles(&gpu.uuid)?)));
     let gpus = gpus.collect::<anyhow::Result<_>>()?;
-    Ok(Report { gpus, silent: Silent::all(&nvml) })
+    Ok(Report { gpus, silent: Unreadable::all(&nvml) })
 }
 
 fn gpu_report(gpu: &Gpu, profiles: MigTable) -> GpuReport {

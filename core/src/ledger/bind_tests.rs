@@ -194,8 +194,8 @@ fn the_gate_ends_a_bind_without_a_binding_under_way() {
 
 #[test]
 fn a_lost_connection_and_a_lost_lease_end_all_but_a_binding_under_way() {
-    for ((bind, _), told) in [(begun(GATE), vec![]), (marking(GATE), vec![outcome(false)])] {
-        let ends = |failure| [told.clone(), vec![failed(failure)]].concat();
+    for ((bind, _), reported) in [(begun(GATE), vec![]), (marking(GATE), vec![outcome(false)])] {
+        let ends = |failure| [reported.clone(), vec![failed(failure)]].concat();
         for (input, failure) in
             [(Input::Disconnected, BindFailure::Disconnected), (Input::Closing, BindFailure::Deposed)]
         {

@@ -34,7 +34,11 @@ fn a_layout_is_in_force_once_the_node_shows_its_devices() {
     assert_eq!(state.to_string(), "layout a is in force: 4 nvidia.com/gpu");
     world.now += 10 * TIMEOUT;
     assert_eq!(world.settle().nodes["n"].write, None, "nothing is due any more");
-    assert_eq!(world.told, ["LayoutPreparing", "LayoutApplying", "LayoutInForce"], "each is reported once");
+    assert_eq!(
+        world.reported,
+        ["LayoutPreparing", "LayoutApplying", "LayoutInForce"],
+        "each is reported once"
+    );
 }
 
 #[test]
@@ -125,7 +129,7 @@ fn the_former_labels_return_when_the_policy_ends() {
     assert_eq!((world.reason("n"), world.config("n")), ("Removing", None));
     world.shows("n", &[("nvidia.com/gpu", 1)]);
     assert_eq!((world.reason("n"), world.at("n").record.clone()), ("", None));
-    assert_eq!(world.told.last().map(String::as_str), Some("LayoutRemoved"));
+    assert_eq!(world.reported.last().map(String::as_str), Some("LayoutRemoved"));
     world.settle();
     assert_eq!(world.config_map.data.unwrap().keys().collect::<Vec<_>>(), ["default"]);
 }
@@ -670,13 +674,13 @@ fn a_rollback_waits_for_the_mig_manager() {
     assert_eq!((state.reason(), state.standing().as_str()), ("MigManagerStuck", "False"));
     assert!(state.to_string().contains("after 180 s NVIDIA's MIG manager is still at work"), "{state}");
     assert!(world.is_changing("n"), "it may go on");
-    for (pool, layout, told) in [(Some("m"), None, "RolledBack"), (None, Some("none"), "UnknownLayout")] {
+    for (pool, layout, reported) in [(Some("m"), None, "RolledBack"), (None, Some("none"), "UnknownLayout")] {
         world.label("n", "pool", pool);
         world.label("n", "kerf.dev/layout", layout);
         let mut world = world.clone();
         assert_eq!(world.reason("n"), "MigManagerStuck", "whatever is desired");
         world.label("n", "nvidia.com/mig.config.state", Some("success"));
-        assert_eq!((world.reason("n"), world.is_changing("n")), (told, false));
+        assert_eq!((world.reason("n"), world.is_changing("n")), (reported, false));
     }
     world.label("n", "nvidia.com/mig.config.state", None);
     world.settle();

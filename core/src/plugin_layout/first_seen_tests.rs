@@ -96,7 +96,7 @@ fn a_new_leader_repeats_no_event_for_a_label_set_by_hand() {
     assert_eq!(world.reason("n"), "InForce");
     for mut next in afterwards(&world) {
         assert_eq!(next.reason("n"), "InForce");
-        assert_eq!(next.told, ["LayoutInForce"]);
+        assert_eq!(next.reported, ["LayoutInForce"]);
     }
 }
 

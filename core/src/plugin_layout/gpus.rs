@@ -160,9 +160,9 @@ mod tests {
         assert_eq!(gpus("NVIDIA-A100-SXM4-80GB-MIG-INVALID", "0").count, None);
         assert_eq!(gpus("NVIDIA-A100-SXM4-80GB-MIG-1g.10gb", "9").count, None);
         assert_eq!(gpus("NVIDIA-H20", "8").model, None, "two models are called so");
-        let told = labels(&[(PRODUCT, "NVIDIA-H20"), (MEMORY, "143771")]);
-        let told = NodeGpus::of(&told, &numbers(&[]), "b").unwrap();
-        assert_eq!(told.model.map(|model| model.name), Some("H20-141GB"));
+        let reported = labels(&[(PRODUCT, "NVIDIA-H20"), (MEMORY, "143771")]);
+        let reported = NodeGpus::of(&reported, &numbers(&[]), "b").unwrap();
+        assert_eq!(reported.model.map(|model| model.name), Some("H20-141GB"));
         assert_eq!(gpus("NVIDIA-GeForce-RTX-4090", "1").model, None);
         let plugin = NodeGpus::of(&labels(&[]), &numbers(&[("nvidia.com/gpu", 1)]), "b").unwrap();
         assert_eq!((plugin.model, plugin.count), (None, None));
@@ -174,7 +174,7 @@ mod tests {
             NodeGpus::of(&labels(all), &numbers(&[("nvidia.com/gpu", 8)]), boot).unwrap().fingerprint
         };
         let product = (PRODUCT, "NVIDIA-A100-SXM4-80GB");
-        let told = of(&[product, (COUNT, "8"), (DRIVER, "570.1")], "b");
+        let reported = of(&[product, (COUNT, "8"), (DRIVER, "570.1")], "b");
         for (labels, boot, is_another) in [
             (&[product, (COUNT, "8"), (DRIVER, "570.1")][..], "b", false),
             (&[(PRODUCT, "NVIDIA-A100-SXM4-80GB-MIG-INVALID"), (COUNT, "0"), (DRIVER, "570.1")], "b", false),
@@ -185,10 +185,10 @@ mod tests {
             (&[(PRODUCT, "NVIDIA-H200"), (COUNT, "8")], "b", true),
         ] {
             let now = of(labels, boot);
-            assert_eq!(super::is_another(&told, &now), is_another, "{labels:?}, boot {boot}");
-            assert_eq!(super::is_another(&now, &told), is_another, "{labels:?}, boot {boot}");
+            assert_eq!(super::is_another(&reported, &now), is_another, "{labels:?}, boot {boot}");
+            assert_eq!(super::is_another(&now, &reported), is_another, "{labels:?}, boot {boot}");
         }
-        assert!(super::is_another("1a2b3c4d", &told), "as kerf wrote it before");
+        assert!(super::is_another("1a2b3c4d", &reported), "as kerf wrote it before");
     }
 
     #[test]

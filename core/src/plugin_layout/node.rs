@@ -75,7 +75,7 @@ impl NodeWrite {
 
 /// An Event for a Node, published once for each reason.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Told {
+pub struct LayoutEvent {
     /// One word in `UpperCamelCase`, the condition's reason after `Layout`.
     pub reason: String,
     /// The message of the condition.
@@ -155,17 +155,17 @@ impl NodeDecision {
 
     /// The Event to publish: only if status or reason has changed, so that each state is reported once.
     #[must_use]
-    pub fn told(&self, seen: &SeenNode) -> Option<Told> {
+    pub fn event_after(&self, seen: &SeenNode) -> Option<LayoutEvent> {
         let before = seen.condition.as_ref();
         let Some(state) = &self.state else {
             before?;
             let message = "the node has no layout of kerf's any more".to_owned();
-            return Some(Told { reason: "LayoutRemoved".to_owned(), message, is_warning: false });
+            return Some(LayoutEvent { reason: "LayoutRemoved".to_owned(), message, is_warning: false });
         };
         let Condition { status, reason, message } = state.condition();
         let is_new = before.is_none_or(|before| (&before.status, &before.reason) != (&status, &reason));
         let is_warning = state.standing() == Standing::False;
-        is_new.then(|| Told { reason: format!("Layout{reason}"), message, is_warning })
+        is_new.then(|| LayoutEvent { reason: format!("Layout{reason}"), message, is_warning })
     }
 }
 

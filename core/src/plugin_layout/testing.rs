@@ -50,7 +50,7 @@ pub(super) struct World {
     pub(super) has_bad_files: bool,
     pub(super) config_delay: u64,
     /// Reasons of the Events that were published.
-    pub(super) told: Vec<String>,
+    pub(super) reported: Vec<String>,
 }
 
 pub(super) const TIMEOUT: u64 = 180;
@@ -67,7 +67,7 @@ impl World {
             ages: FirstSeen::default(),
             has_bad_files: false,
             config_delay: 0,
-            told: Vec::new(),
+            reported: Vec::new(),
         }
     }
 
@@ -170,7 +170,7 @@ impl World {
                 node.record = write.record.as_ref().map(NodeRecord::to_json);
                 wrote = true;
             }
-            self.told.extend(decision.told(node).map(|told| told.reason));
+            self.reported.extend(decision.event_after(node).map(|reported| reported.reason));
             if let Some(condition) = decision.condition(node) {
                 node.condition = condition;
                 wrote = true;

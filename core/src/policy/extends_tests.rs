@@ -90,9 +90,9 @@ fn an_invalid_extends_is_reported_at_its_field() {
         draft("bad", json!({"extends": "base", "maxPerPod": {"memoryGb": 100}})),
         draft("nothing", json!({"match": {"labels": {"a": "b"}}})),
     ];
-    let told = |name: &&str| resolved(&drafts, name).map(|_| ()).unwrap_err().join("\n");
+    let reported = |name: &&str| resolved(&drafts, name).map(|_| ()).unwrap_err().join("\n");
     let names = ["a", "b", "self", "lost", "of-deny", "both", "bad", "nothing"];
-    insta::assert_snapshot!(names.iter().map(told).collect::<Vec<_>>().join("\n"));
+    insta::assert_snapshot!(names.iter().map(reported).collect::<Vec<_>>().join("\n"));
 }
 
 /// Inheritance goes through JSON, so every field must survive the round trip; otherwise the inherited value would

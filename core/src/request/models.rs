@@ -81,7 +81,7 @@ pub fn resolve_models<'m>(
     if lists.is_empty() {
         return Ok(Vec::new());
     }
-    let (known, mut told) = (known(), Vec::new());
+    let (known, mut reported) = (known(), Vec::new());
     for ModelList { key, models, wanted, parts } in lists {
         let mut meant = BTreeSet::new();
         let mut unknown = Vec::new();
@@ -100,9 +100,9 @@ pub fn resolve_models<'m>(
         let named = unknown.iter().map(|unknown| unknown.model.clone());
         let list = if wanted { &mut gpus.models } else { &mut gpus.not_models };
         *list = meant.into_iter().chain(named).collect::<BTreeSet<String>>().into_iter().collect();
-        told.extend(unknown);
+        reported.extend(unknown);
     }
-    Ok(told)
+    Ok(reported)
 }
 
 impl UnknownModel {

@@ -111,10 +111,12 @@ fn models(
     let pod = pod(json!({"annotations": written}), json!({}));
     let mut gpus = read(&pod, &Reading::without_policy(&[Dialect::Mig].into())).unwrap().unwrap().gpus;
     let supply = Supply::of(nodes);
-    let told = resolve_models(&pod, &mut gpus, || {
+    let reported = resolve_models(&pod, &mut gpus, || {
         KnownModels::with_catalog(supply.models().chain(policies.models()))
     });
-    told.map(|told| (gpus, told.iter().map(ToString::to_string).collect())).map_err(|error| error.to_string())
+    reported
+        .map(|reported| (gpus, reported.iter().map(ToString::to_string).collect()))
+        .map_err(|error| error.to_string())
 }
 
 const HAMI: &str = "nvidia.com/use-gputype";
@@ -146,8 +148,8 @@ fn a_model_of_the_cluster_or_of_a_policy_is_known() {
     let policy: crate::policy::PolicyDocument = serde_json::from_value(policy).unwrap();
     let policies = Policies { pods: vec![policy.try_into().unwrap()], nodes: Vec::new() };
     let resolved = |key: &str, text: &str| {
-        let (gpus, told) = models(&[(key, text)], std::slice::from_ref(&node), &policies).unwrap();
-        assert_eq!(told, [""; 0]);
+        let (gpus, reported) = models(&[(key, text)], std::slice::from_ref(&node), &policies).unwrap();
+        assert_eq!(reported, [""; 0]);
         gpus.models
     };
     for (key, text, expected) in [
@@ -163,7 +165,7 @@ fn a_model_of_the_cluster_or_of_a_policy_is_known() {
 
 #[test]
 fn an_unknown_model_causes_a_warning_if_the_pod_can_be_served_without_it() {
-    let told = |key: &str, text: &str| models(&[(key, text)], &[], &Policies::default()).unwrap().1;
+    let reported = |key: &str, text: &str| models(&[(key, text)], &[], &Policies::default()).unwrap().1;
     for (key, text) in [
         (keys::GPU_MODEL, "T4-16GB,T5-16GB"),
         (keys::GPU_MODEL_NOT, "T5-16GB"),
@@ -173,7 +175,7 @@ fn an_unknown_model_causes_a_warning_if_the_pod_can_be_served_without_it() {
         let expected = format!(
             "metadata.annotations[{key}]: kerf knows no GPU model \"T5-16GB\"; the nearest is T4-16GB"
         );
-        assert_eq!(told(key, text), [expected]);
+        assert_eq!(reported(key, text), [expected]);
     }
-    assert_eq!(told(keys::GPU_MODEL_NOT, "T4-16GB"), [""; 0]);
+    assert_eq!(reported(keys::GPU_MODEL_NOT, "T4-16GB"), [""; 0]);
 }

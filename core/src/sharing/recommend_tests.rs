@@ -37,7 +37,7 @@ fn advice(wish: Wish) -> Advice {
 }
 
 /// The kind, the number of tenants, its bound, and the reason.
-fn told(advice: &Advice) -> (Kind, u32, Bound, Why) {
+fn reported(advice: &Advice) -> (Kind, u32, Bound, Why) {
     (advice.technology.kind(), advice.tenants.get(), advice.bound, advice.why)
 }
 
@@ -64,7 +64,7 @@ fn the_recommendation_depends_on_the_tenants() {
         (often, Memory, Target::None, (Kind::Mps, 4, Bound::Load, Why::Preferred)),
     ] {
         let advice = advice(wish(workload, isolation, target));
-        assert_eq!(told(&advice), expected, "{isolation} {target:?} {:?}", workload.duty());
+        assert_eq!(reported(&advice), expected, "{isolation} {target:?} {:?}", workload.duty());
     }
 }
 
@@ -80,7 +80,7 @@ fn kinds_that_were_passed_over_have_a_reason() {
     let fast = advice(wish(yolos(), IsolationClass::None, Target::Mean(latency(0.12))));
     assert_eq!(fast.passed_over[&Kind::TimeSlicing], PassedOver::LessDone);
     // Two halves of the GPU have more throughput than a single tenant that leaves no room for a second one.
-    assert_eq!(told(&fast), (Kind::Mig, 2, Bound::Instances, Why::MostDone));
+    assert_eq!(reported(&fast), (Kind::Mig, 2, Bound::Instances, Why::MostDone));
     assert_eq!(fast.passed_over[&Kind::Mps], PassedOver::LessDone);
 }
 

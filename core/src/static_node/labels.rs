@@ -41,8 +41,8 @@ impl LabelledDevices {
         // mode, though the labels count them.
         let may_be_fewer =
             replicas == 1 && name == PluginName::Gpu && self.profile.is_none() && capacity <= units;
-        let told = units.saturating_mul(replicas);
-        (capacity != told && !may_be_fewer).then_some(told)
+        let reported = units.saturating_mul(replicas);
+        (capacity != reported && !may_be_fewer).then_some(reported)
     }
 }
 
@@ -128,9 +128,9 @@ pub(super) fn offer(
             StaticOffer { name, kind, size, memory, replicas: renamed, compute: 0, count: allocatable };
         return Some((unknown, None));
     };
-    let doubt = labelled.disagrees(name, capacity).map(|told| Doubt { name, there: capacity, told });
-    let told = labelled.replicas.unwrap_or(1);
-    let replicas = told.max(capacity.div_ceil(units)).max(1);
+    let doubt = labelled.disagrees(name, capacity).map(|reported| Doubt { name, there: capacity, reported });
+    let reported = labelled.replicas.unwrap_or(1);
+    let replicas = reported.max(capacity.div_ceil(units)).max(1);
     let kind = match (doubt.is_none(), replicas, labelled.profile) {
         (true, 1, Some(_)) if !renamed => Kind::Mig,
         (true, 1, None) if !renamed => Kind::Whole,

@@ -40,7 +40,7 @@ pub struct Doubt {
     /// The number of devices that exist, unhealthy ones included.
     pub there: u32,
     /// The number of devices by the labels.
-    pub told: u32,
+    pub reported: u32,
 }
 
 impl StaticNode {

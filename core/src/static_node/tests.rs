@@ -174,7 +174,7 @@ fn devices_count_as_time_slices_if_labels_and_capacity_disagree() {
 fn a_node_lists_names_whose_labels_and_capacity_disagree() {
     let mps = a100("NVIDIA-A100-SXM4-80GB-SHARED", "4", "mps");
     assert_eq!(static_node(&mps, &[("gpu", 8)]).doubts, []);
-    let doubt = Doubt { name: PluginName::Gpu, there: 2, told: 8 };
+    let doubt = Doubt { name: PluginName::Gpu, there: 2, reported: 8 };
     assert_eq!(static_node(&mps, &[("gpu", 2)]).doubts, [doubt]);
     assert_eq!(static_node(&[], &[("gpu", 8)]).doubts, [], "there are no labels");
     let whole = a100("NVIDIA-A100-SXM4-80GB", "1", "none");
@@ -331,9 +331,9 @@ proptest! {
         let node = StaticNode::read(&labels, None, [(name.as_str(), all.as_str())], [(name.as_str(), well.to_string().as_str())]).unwrap();
         for offer in &node.offers {
             prop_assert_eq!(offer.count, well);
-            let told = count.unwrap_or(0) * replicas.unwrap_or(1);
-            prop_assert!(offer.kind == Kind::TimeSlicing || capacity <= told, "{:?}", offer);
-            prop_assert!(offer.kind != Kind::Mps || strategy == "mps" && capacity == told);
+            let reported = count.unwrap_or(0) * replicas.unwrap_or(1);
+            prop_assert!(offer.kind == Kind::TimeSlicing || capacity <= reported, "{:?}", offer);
+            prop_assert!(offer.kind != Kind::Mps || strategy == "mps" && capacity == reported);
             prop_assert!(offer.replicas || matches!(offer.kind, Kind::Mig | Kind::Whole) || count.unwrap_or(0) == 0);
             if let Some(memory) = offer.memory {
                 let parts = u64::from(capacity.div_ceil(count.unwrap_or(1).max(1)));

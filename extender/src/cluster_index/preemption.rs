@@ -149,7 +149,7 @@ fn without_those_who_left(
     spec: &GpuNodeSpec,
     mut status: GpuNodeStatus,
 ) -> GpuNodeStatus {
-    let is_nobodys = |slice: &SliceStatus| {
+    let is_free = |slice: &SliceStatus| {
         spec.slices.iter().any(|wanted| Some(&wanted.id) == slice.id.as_ref() && wanted.reservation.is_none())
     };
     for slice in &mut status.slices {
@@ -157,7 +157,7 @@ fn without_those_who_left(
             matches!(slice.state, SliceState::Preparing | SliceState::Waiting | SliceState::Ready);
         let left = match &slice.holder {
             Some(holder) => node.left.values().any(|pod| *pod == holder.key()),
-            None => given_back && is_nobodys(slice),
+            None => given_back && is_free(slice),
         };
         if left {
             (slice.state, slice.holder) = (SliceState::Idle, None);

@@ -116,16 +116,17 @@ fn the_use_of_a_quota_names_only_namespaces_that_the_policy_names() {
     theirs.ask = Ok(chosen.of(Arc::new(facts)));
     run(&mut index, &theirs, "n2");
     let uses = index.statistics().quota_uses();
-    let told = uses.iter().map(|u| (&*u.policy, u.namespace.as_deref(), u.used.memory_gb, u.used.slices));
+    let reported = uses.iter().map(|u| (&*u.policy, u.namespace.as_deref(), u.used.memory_gb, u.used.slices));
     let expected = [
         ("p", Some("team"), 40, 1),
         ("p", Some("idle"), 0, 0),
         ("wide", Some("team"), 0, 0),
         ("wide", None, 10, 1),
     ];
-    assert_eq!(told.collect::<Vec<_>>(), expected);
+    assert_eq!(reported.collect::<Vec<_>>(), expected);
     index.nodes().set_policies(&policies(&[("p", 80)]));
-    let named: Vec<_> = index.statistics().quota_uses().into_iter().map(|told| told.namespace).collect();
+    let named: Vec<_> =
+        index.statistics().quota_uses().into_iter().map(|reported| reported.namespace).collect();
     assert_eq!(named, [None], "by a label, so that no namespace is named");
 }
 
@@ -252,18 +253,18 @@ fn a_whole_gpu_is_charged_by_its_size() {
 #[test]
 fn a_held_back_pod_gets_an_event_for_a_new_reason_at_most_once_a_minute() {
     let (mut index, now) = (cluster(), Instant::now());
-    let told = |index: &mut Scene, at: Duration| -> Vec<String> {
+    let reported = |index: &mut Scene, at: Duration| -> Vec<String> {
         let over = ask_for(index, &pod("c", request(SMALL, 5), "p"), now + at);
         assert!(over.fitting.is_empty());
         index.take_effects().held_back.iter().map(|held| held.over.to_string()).collect()
     };
     run(&mut index, &half("a"), "n1");
     let text = |held: u32| format!("namespace team holds {held} of 80 GB under policy p, the pod asks 50");
-    assert_eq!(told(&mut index, Duration::ZERO), [text(40)]);
-    assert!(told(&mut index, Duration::from_mins(2)).is_empty(), "nothing is new");
+    assert_eq!(reported(&mut index, Duration::ZERO), [text(40)]);
+    assert!(reported(&mut index, Duration::from_mins(2)).is_empty(), "nothing is new");
     run(&mut index, &half("b"), "n1");
-    assert!(told(&mut index, Duration::from_secs(59)).is_empty(), "too soon");
-    assert_eq!(told(&mut index, Duration::from_mins(1)), [text(80)]);
+    assert!(reported(&mut index, Duration::from_secs(59)).is_empty(), "too soon");
+    assert_eq!(reported(&mut index, Duration::from_mins(1)), [text(80)]);
 }
 
 /// The agent reports nothing of these bound pods: it is not connected to this leader, or not yet, or the GpuNode is

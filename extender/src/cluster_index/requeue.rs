@@ -14,7 +14,7 @@ impl Scheduling<'_> {
     /// first. Each is assumed at its place, so that no more pods are requeued than there is room for.
     pub(super) fn requeue(&mut self, now: Instant) -> Vec<(PodUid, PodKey)> {
         self.expire(now);
-        self.adopt_waiters();
+        self.adopt_pending();
         self.unschedulable.call_again(now);
         let changed = self.unschedulable.take_changed();
         if changed.is_empty() {
@@ -87,7 +87,7 @@ impl Scheduling<'_> {
 
     /// Takes over the pods that a former leader may have refused. A new leader has no list of them, so every pod
     /// without a place that the scheduler may place counts as one.
-    fn adopt_waiters(&mut self) {
+    fn adopt_pending(&mut self) {
         if !self.unschedulable.adopt() {
             return;
         }

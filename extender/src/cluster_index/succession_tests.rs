@@ -11,14 +11,14 @@ const LIFE: Duration = super::super::UNCERTAIN;
 
 /// A new leader with a static node. Its predecessor ended like this at `start`; `told` is the epoch in the ConfigMap,
 /// if there is one.
-fn successor(former: Former, start: Instant, told: Option<u64>) -> ClusterIndex {
+fn successor(former: Former, start: Instant, reported: Option<u64>) -> ClusterIndex {
     let mut index = ClusterIndex::new(5, Terms::default());
     index.leadership_mut().await_former_epoch();
     index.nodes().static_nodes().succeed(former, start);
     index.nodes().end_gpu_node_list();
     index.end_pod_list();
     index.nodes().show_static(&"s".into(), Some(static_node(&[], &[("gpu", 8)])));
-    index.rise_over(told);
+    index.rise_over(reported);
     index
 }
 
@@ -28,16 +28,16 @@ fn refusal(index: &mut ClusterIndex) -> Option<Refusal> {
 
 #[test]
 fn static_nodes_stay_closed_until_no_request_of_a_vanished_leader_can_live() {
-    for (former, told, waits) in [
+    for (former, reported, waits) in [
         (Former::Vanished, None, true),
         (Former::GaveBack, Some(4), false),
         (Former::Unknown, None, false),
         (Former::Unknown, Some(4), true),
     ] {
         let start = Instant::now();
-        let mut index = successor(former, start, told);
+        let mut index = successor(former, start, reported);
         let expected = waits.then_some(Refusal::LeaderChanged);
-        assert_eq!(refusal(&mut index), expected, "{former:?}, {told:?}");
+        assert_eq!(refusal(&mut index), expected, "{former:?}, {reported:?}");
         assert_eq!(index.leaves_nothing_under_way(), !waits);
         index.tick(start + LIFE.mul_f32(0.99));
         assert_eq!(refusal(&mut index), expected);

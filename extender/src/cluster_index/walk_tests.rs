@@ -89,9 +89,9 @@ enum Step {
     },
     /// A node's agent becomes late with an answer, or stops being late. The pods that were sent there are filtered
     /// again.
-    Silence {
+    Unresponsive {
         node: usize,
-        is_silent: bool,
+        is_unresponsive: bool,
     },
     /// The watch shows a pod.
     WatchPod {
@@ -117,7 +117,7 @@ fn step() -> impl Strategy<Value = Step> {
         6 => pod.clone().prop_map(|pod| Step::Look { pod }),
         6 => node.clone().prop_map(|node| Step::Settle { node }),
         1 => node.clone().prop_map(|node| Step::Reconnect { node }),
-        2 => (node, any::<bool>()).prop_map(|(node, is_silent)| Step::Silence { node, is_silent }),
+        2 => (node, any::<bool>()).prop_map(|(node, is_unresponsive)| Step::Unresponsive { node, is_unresponsive }),
         3 => pod.clone().prop_map(|pod| Step::WatchPod { pod }),
         2 => pod.prop_map(|pod| Step::Delete { pod }),
         1 => Just(Step::Wait),
@@ -138,7 +138,7 @@ struct World {
     epoch: u64,
     now: Instant,
     agents: BTreeMap<NodeName, Agent>,
-    silent: BTreeSet<NodeName>,
+    unresponsive: BTreeSet<NodeName>,
     /// Pods whose release on a node was lost with its connection. They are released again once they are seen elsewhere.
     astray: BTreeSet<(PodUid, NodeName)>,
     /// Orders that are under way, by node.
@@ -161,7 +161,7 @@ impl World {
             epoch: 0,
             now: Instant::now(),
             agents: agents.into(),
-            silent: BTreeSet::new(),
+            unresponsive: BTreeSet::new(),
             astray: BTreeSet::new(),
             orders: BTreeMap::new(),
             pods: BTreeMap::new(),
@@ -175,7 +175,7 @@ impl World {
     fn restart(&mut self) {
         self.epoch += 1;
         (0..NODES.len()).for_each(|node| self.lose_orders(&name(node)));
-        self.silent.clear();
+        self.unresponsive.clear();
         self.index = ClusterIndex::new(self.epoch, Terms::default());
         self.index.nodes().set_policies(&policies());
         for (name, agent) in &mut self.agents {
@@ -234,7 +234,9 @@ impl World {
                 self.index.nodes().agents().disconnect(&name(*node), agent.connection);
                 agent.reconnect(&mut self.index);
             }
-            Step::Silence { node, is_silent } => self.silence(&name(*node), *is_silent),
+            Step::Unresponsive { node, is_unresponsive } => {
+                self.set_unresponsive(&name(*node), *is_unresponsive)
+            }
             Step::WatchPod { pod } => {
                 if let Some(uid) = self.pick(*pod) {
                     self.index.show_pod(known(&self.pods[&uid]));
@@ -247,13 +249,13 @@ impl World {
         self.follow_up();
     }
 
-    fn silence(&mut self, name: &NodeName, is_silent: bool) {
-        if is_silent {
-            self.silent.insert(name.clone());
+    fn set_unresponsive(&mut self, name: &NodeName, is_unresponsive: bool) {
+        if is_unresponsive {
+            self.unresponsive.insert(name.clone());
         } else {
-            self.silent.remove(name);
+            self.unresponsive.remove(name);
         }
-        self.index.nodes().agents().set_unresponsive(&self.silent);
+        self.index.nodes().agents().set_unresponsive(&self.unresponsive);
         let sent = self.pods.iter().filter(|(_, pod)| pod.bound.is_none() && pod.sent.as_ref() == Some(name));
         for uid in sent.map(|(uid, _)| uid.clone()).collect::<Vec<_>>() {
             self.schedule(&uid);
@@ -435,8 +437,8 @@ fn check_kinds(pod: &Pod, proposal: &Proposal, expected: Option<KindPlan>) {
 
 /// Checks, once everything is delivered, that the copies equal the ledgers and that no gone pod has a reservation.
 fn check_at_rest(world: &mut World) {
-    world.silent.clear();
-    world.index.nodes().agents().set_unresponsive(&world.silent);
+    world.unresponsive.clear();
+    world.index.nodes().agents().set_unresponsive(&world.unresponsive);
     for pod in world.pods.values() {
         world.index.show_pod(known(pod));
     }
@@ -539,7 +541,7 @@ fn a_reservation_whose_release_was_lost_is_released_when_its_agent_is_back() {
         node
     };
     let first = bind(&mut world);
-    world.take(&Step::Silence { node: first, is_silent: true });
+    world.take(&Step::Unresponsive { node: first, is_unresponsive: true });
     let second = bind(&mut world);
     assert_ne!(first, second);
     world.take(&Step::Reconnect { node: first });

@@ -3,7 +3,7 @@
 //! If only one kind could serve a pod when it was created, the webhook writes a name that says this kind. Nodes that
 //! joined later may serve the pod by another kind, but the limits of a pod cannot be changed.
 
-use crate::events::Topic;
+use crate::events::EventReason;
 use crate::term::Term;
 use kerf_core::names::PodUid;
 use std::collections::{BTreeMap, BTreeSet};
@@ -20,7 +20,7 @@ const PENDING_LIMIT: Duration = Duration::from_mins(5);
 #[derive(Debug, Default)]
 struct Memory {
     since: BTreeMap<PodUid, Instant>,
-    told: BTreeSet<PodUid>,
+    reported: BTreeSet<PodUid>,
 }
 
 impl Memory {
@@ -30,9 +30,9 @@ impl Memory {
         let before = std::mem::take(&mut self.since);
         let since = |uid: PodUid| (uid.clone(), before.get(&uid).copied().unwrap_or(now));
         self.since = pending.into_iter().map(since).collect();
-        self.told.retain(|uid| self.since.contains_key(uid));
+        self.reported.retain(|uid| self.since.contains_key(uid));
         let pending = self.since.iter().map(|(uid, since)| (uid, now.saturating_duration_since(*since)));
-        let due = pending.filter(|(uid, pending)| *pending >= PENDING_LIMIT && !self.told.contains(*uid));
+        let due = pending.filter(|(uid, pending)| *pending >= PENDING_LIMIT && !self.reported.contains(*uid));
         due.map(|(uid, pending)| (uid.clone(), pending)).collect()
     }
 }
@@ -59,8 +59,8 @@ async fn look(term: &Arc<Term>, memory: &mut Memory, now: Instant) {
     });
     for (uid, pod, found) in found {
         tracing::info!(%pod, %uid, %found, "another kind has room");
-        term.events.publish(&pod, &uid, Topic::AnotherKindHasRoom, found.to_string()).await;
-        memory.told.insert(uid);
+        term.events.publish(&pod, &uid, EventReason::AnotherKindHasRoom, found.to_string()).await;
+        memory.reported.insert(uid);
     }
 }
 

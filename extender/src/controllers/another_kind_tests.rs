@@ -49,7 +49,7 @@ fn pod(name: &str, document: &RequestDocument, spec: Value) -> KnownPod {
 }
 
 /// Those of the pods that get the Event on a cluster of T4s.
-fn told(kinds: Value, pods: &[KnownPod]) -> Vec<String> {
+fn reported(kinds: Value, pods: &[KnownPod]) -> Vec<String> {
     let mut index = neutral_cluster(&[("t4", &["T4-16GB"])]);
     index.nodes().set_policies(&policies(kinds));
     for pod in pods {
@@ -63,8 +63,8 @@ fn told(kinds: Value, pods: &[KnownPod]) -> Vec<String> {
 fn a_pod_gets_the_event_for_a_kind_of_its_class_that_it_does_not_exclude() {
     let both = json!(["mig", "mps"]);
     let plain = pod("plain", &document(chosen()), json!({}));
-    assert_eq!(told(both.clone(), std::slice::from_ref(&plain)), ["plain"]);
-    assert!(told(json!(["mig"]), std::slice::from_ref(&plain)).is_empty(), "its class has no other kind");
+    assert_eq!(reported(both.clone(), std::slice::from_ref(&plain)), ["plain"]);
+    assert!(reported(json!(["mig"]), std::slice::from_ref(&plain)).is_empty(), "its class has no other kind");
     let named = Chosen { named: vec!["main".to_owned()], ..chosen() };
     let gone = Chosen { policy: "gone".to_owned(), ..chosen() };
     let kept_out = RequestDocument { root_processes: RootProcesses::KeptOut, ..document(chosen()) };
@@ -78,7 +78,7 @@ fn a_pod_gets_the_event_for_a_kind_of_its_class_that_it_does_not_exclude() {
         pod("gated", &document(chosen()), json!({"schedulingGates": [{"name": "queue"}]})),
         pod("bound", &document(chosen()), json!({"nodeName": "t4"})),
     ];
-    assert_eq!(told(both, &others), [""; 0]);
+    assert_eq!(reported(both, &others), [""; 0]);
 }
 
 #[test]
@@ -89,7 +89,7 @@ fn a_pod_gets_the_event_only_for_nodes_that_it_may_go_to() {
         }}}})
     };
     let taint = |effect: &str| serde_json::from_value(json!({"key": "spot", "effect": effect})).unwrap();
-    for (spec, taints, is_told) in [
+    for (spec, taints, is_published) in [
         (json!({"nodeSelector": {"pool": "a"}}), vec![], true),
         (json!({"nodeSelector": {"pool": "b"}}), vec![], false),
         // The node affinity that kerf adds for the kind that the pod has.
@@ -106,7 +106,7 @@ fn a_pod_gets_the_event_only_for_nodes_that_it_may_go_to() {
         index.nodes().objects().set_taints("t4".into(), taints);
         index.show_pod(pod("a", &document(chosen()), spec.clone()));
         let pending = [("a".into(), PENDING_LIMIT)].into();
-        assert_eq!(!index.scheduling().served_by_another_kind(&pending).is_empty(), is_told, "{spec}");
+        assert_eq!(!index.scheduling().served_by_another_kind(&pending).is_empty(), is_published, "{spec}");
     }
 }
 
@@ -136,7 +136,7 @@ fn a_pod_is_due_once_after_five_minutes_without_a_break() {
         let pending = pending.iter().map(|uid| PodUid::new(*uid)).collect();
         let due = memory.due(pending, start + Duration::from_mins(minutes));
         if tell {
-            memory.told.extend(due.keys().cloned());
+            memory.reported.extend(due.keys().cloned());
         }
         due.into_keys().map(|uid| uid.to_string()).collect()
     };

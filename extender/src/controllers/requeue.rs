@@ -38,9 +38,9 @@ async fn round(term: &Arc<Term>, count: &mut u64, now: Instant) {
     });
     futures::stream::iter(numbered.collect::<Vec<_>>())
         .for_each_concurrent(AT_ONCE, async |(uid, key, mark)| {
-            let told = tell(term, &uid, &key, mark).await;
+            let reported = tell(term, &uid, &key, mark).await;
             term.with(|index| {
-                if told {
+                if reported {
                     index.scheduling().unschedulable().was_called(&uid);
                 } else {
                     index.scheduling().unschedulable().was_not_called(&uid, now);
@@ -55,9 +55,9 @@ async fn tell(term: &Term, uid: &PodUid, pod: &PodKey, mark: String) -> bool {
     let api: Api<crate::objects::pod::SlicedPod> = Api::namespaced(term.client.clone(), &pod.namespace);
     // The UID makes the API server refuse the write for another pod of the same name.
     let patch = json!({"metadata": {"uid": uid, "annotations": {keys::ROOM: mark}}});
-    let told =
+    let reported =
         timeout(TIMEOUT, api.patch_metadata(&pod.name, &PatchParams::default(), &Patch::Merge(patch))).await;
-    match told {
+    match reported {
         Ok(Ok(_)) => tracing::info!(%pod, %uid, "the pod has room and is requeued"),
         Ok(Err(kube::Error::Api(status))) if matches!(status.code, 404 | 409) => {
             tracing::debug!(%pod, %uid, "the pod is gone");

@@ -246,15 +246,15 @@ fn a_pod_gets_one_event_for_each_reason_why_no_pod_is_preempted() {
     }
     let (p, now) = (pod("p", HALF), Instant::now());
     let plans = [("n1", uids(&["a"])), ("n2", uids(&["b"])), ("n3", uids(&["c"]))];
-    let mut told = |plans: &[Plan<'_>], now| {
+    let mut reported = |plans: &[Plan<'_>], now| {
         let answer = preempt(&mut index, &p, plans, now);
         tell(&mut index, &p, &answer, now);
         index.take_effects().no_preemption.into_iter().map(|event| event.message).collect::<Vec<_>>()
     };
-    let first = told(&plans, now);
+    let first = reported(&plans, now);
     assert_eq!(first.len(), 1);
     assert!(first[0].ends_with(": 1 no kerf agent on the node, 2 GPU slices in use"), "{}", first[0]);
-    assert!(told(&plans, now + Duration::from_mins(5)).is_empty(), "it says the same");
-    assert_eq!(told(&plans[..1], now + Duration::from_mins(5)).len(), 1);
-    assert!(told(&plans[1..], now + Duration::from_mins(5)).is_empty(), "once a minute");
+    assert!(reported(&plans, now + Duration::from_mins(5)).is_empty(), "it says the same");
+    assert_eq!(reported(&plans[..1], now + Duration::from_mins(5)).len(), 1);
+    assert!(reported(&plans[1..], now + Duration::from_mins(5)).is_empty(), "once a minute");
 }

@@ -71,8 +71,8 @@ impl<'a> DeviceFiles<'a> {
 
     fn of_capability(&self, instance: Instance) -> Result<DeviceFile, AccessError> {
         let capability = capability::read(&self.places.proc, instance)?;
-        let unlisted = || AccessError::NoCapabilities { path: self.places.proc.join("devices") };
-        let major = self.majors.of(CAPS).ok_or_else(unlisted)?;
+        let missing = || AccessError::NoCapabilities { path: self.places.proc.join("devices") };
+        let major = self.majors.of(CAPS).ok_or_else(missing)?;
         let name = format!("nvidia-caps/nvidia-cap{}", capability.minor);
         let number = (major, capability.minor);
         node_file::ensure(&self.places.dev.join(&name), number, capability.mode, capability.may_make)?;

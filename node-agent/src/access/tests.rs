@@ -434,9 +434,9 @@ fn a_failed_write_or_removal_of_a_spec_is_an_error_of_its_device_only() {
     assert!(answers[SHARE].is_ok());
     for id in [MIG, "MIG-old"] {
         let spec = node.spec(id);
-        let told = &answers[id];
-        let is_named = matches!(told, Err(AccessError::File { path, .. }) if *path == spec);
-        assert!(is_named, "{id}: {told:?}");
+        let reported = &answers[id];
+        let is_named = matches!(reported, Err(AccessError::File { path, .. }) if *path == spec);
+        assert!(is_named, "{id}: {reported:?}");
     }
     assert!(matches!(&answers["GPU-1/.."], Err(AccessError::Name(id)) if id.as_str() == "GPU-1/.."));
     assert_eq!(answers.len(), 4);

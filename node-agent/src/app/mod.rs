@@ -51,26 +51,26 @@ pub async fn run(args: Args, stop: CancellationToken) -> anyhow::Result<()> {
     }
     let thread = GpuThread::start(Box::new(reconcilers::opener(&args)), args.call_timeout)
         .context("failed to start the thread for NVML")?;
-    let (operator, mut told) = watch::channel(upgrade::Told::default());
-    let telling = move |now| {
-        operator.send_if_modified(|told| {
-            let differs = *told != now;
-            *told = now;
+    let (operator, mut shown) = watch::channel(upgrade::Shown::default());
+    let report = move |now| {
+        operator.send_if_modified(|shown| {
+            let differs = *shown != now;
+            *shown = now;
             differs
         });
     };
     let node = (client.clone(), args.node.clone());
-    let watching = tokio::spawn(upgrade::watch(node.0, node.1, telling, stop.clone()));
+    let watching = tokio::spawn(upgrade::watch(node.0, node.1, report, stop.clone()));
     let session = Session::until(&stop);
     tokio::select! {
-        ran = run_with(&args, client, thread, told.clone(), &session) => ran?,
+        ran = run_with(&args, client, thread, shown.clone(), &session) => ran?,
         () = overdue(&session) => tracing::warn!("not all that the session had begun was finished in time"),
     }
     match session.ending() {
         None => {}
         Some(ending @ Ending::Upgrade(_)) => {
             tracing::info!("{ending}");
-            let is_over = told.wait_for(|told| told.upgrade.is_none());
+            let is_over = shown.wait_for(|shown| shown.upgrade.is_none());
             // Stay alive meanwhile: nothing is wrong with this process, and a new one started now would have the old
             // driver's root in its container.
             tokio::select! {
@@ -102,7 +102,7 @@ async fn run_with(
     args: &Args,
     client: Client,
     thread: GpuThread,
-    operator: watch::Receiver<upgrade::Told>,
+    operator: watch::Receiver<upgrade::Shown>,
     session: &Session,
 ) -> anyhow::Result<()> {
     let stop = session.stop().clone();
@@ -175,11 +175,11 @@ fn network(args: &Args, client: &Client) -> anyhow::Result<impl Network + use<>>
 }
 
 /// Forwards what GPU Operator does to the loop until `stop`.
-async fn pass_on(mut operator: watch::Receiver<upgrade::Told>, events: Events, stop: CancellationToken) {
+async fn pass_on(mut operator: watch::Receiver<upgrade::Shown>, events: Events, stop: CancellationToken) {
     // Send the current state first, because an upgrade may have begun before this task.
     operator.mark_changed();
     while let Some(Ok(())) = stop.run_until_cancelled(operator.changed()).await {
-        let upgrade::Told { upgrade, clients } = operator.borrow_and_update().clone();
+        let upgrade::Shown { upgrade, clients } = operator.borrow_and_update().clone();
         events.send(Event::Upgrade(upgrade));
         events.send(Event::Deployed(clients));
     }
@@ -221,11 +221,11 @@ fn channels(
     let (events, queue) = Events::channel();
     let (watched, acknowledgements) = watch::channel(pod_resources::Watched::default());
     let (status, statuses) = watch::channel(GpuNodeStatus::default());
-    let (reported, told_extender) = watch::channel(Arc::default());
+    let (reported, states) = watch::channel(Arc::default());
     let (look_up, looked_up) = mpsc::unbounded_channel();
     let (counts, shown) = watch::channel(Counts::new());
     let (labels, kept) = watch::channel(node_object::Labels::new());
-    let (gfd_labels, told) = watch::channel(GfdLabels::new());
+    let (gfd_labels, gfd_shown) = watch::channel(GfdLabels::new());
     let (desired, to_apply) = crate::reconcilers::channels();
     let outlets = Outlets {
         events,
@@ -247,11 +247,11 @@ fn channels(
     let inlets = Inlets {
         acknowledgements,
         statuses,
-        reported: told_extender,
+        reported: states,
         look_up: looked_up,
         counts: shown,
         labels: kept,
-        gfd_labels: told,
+        gfd_labels: gfd_shown,
         desired: to_apply,
     };
     (outlets, inlets, queue)

@@ -59,11 +59,11 @@ pub(super) fn start(
     let (folder, patience) = (outlets.plugin_folder.clone(), args.uncontested_after);
     let lookout = Lookout::new((client.clone(), node), folder, patience, plugin_before);
     tasks.spawn(lookout.watch(others, stop.clone()));
-    let (told, ended) = (events(), stop.clone());
+    let (reported, ended) = (events(), stop.clone());
     tasks.spawn(async move {
         while let Some(Ok(())) = ended.run_until_cancelled(seen.changed()).await {
             let seen = seen.borrow_and_update().iter().map(ToString::to_string).collect();
-            told.send(Event::Others(seen));
+            reported.send(Event::Others(seen));
         }
         ended.cancelled().await;
     });

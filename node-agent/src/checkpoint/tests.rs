@@ -165,10 +165,10 @@ fn an_unreadable_file_is_set_aside_with_the_reason() {
     for (number, (name, text, reason)) in (1..).zip(cases) {
         fs::write(folder.path().join(name), text).unwrap();
         let (mut checkpoint, found) = Checkpoint::open(folder.path()).unwrap();
-        let Found::Unreadable(told) = found else { panic!("{found:?}") };
-        assert!(told.reason.contains(reason), "{told}");
+        let Found::Unreadable(reported) = found else { panic!("{found:?}") };
+        assert!(reported.reason.contains(reason), "{reported}");
         let kept = |name: &str| folder.path().join(format!("{name}.unreadable-{number}"));
-        assert!(told.paths.contains(&kept(name)), "{told}");
+        assert!(reported.paths.contains(&kept(name)), "{reported}");
         assert_eq!(fs::read(kept(name)).unwrap(), text);
         // Later records are found, and are set aside with the next unreadable one.
         assert_eq!(on_disk(folder.path()), None);
@@ -187,9 +187,9 @@ fn a_newer_version_is_not_passed_over_for_an_older_record() {
     checkpoint.save(&Record { version: VERSION + 1, ..record(2) }).unwrap();
     drop(checkpoint);
     let (_checkpoint, found) = Checkpoint::open(folder.path()).unwrap();
-    let Found::Unreadable(told) = found else { panic!("{found:?}") };
-    assert!(told.reason.contains("version 3"), "{told}");
-    assert_eq!(told.paths.len(), 3, "{told}");
+    let Found::Unreadable(reported) = found else { panic!("{found:?}") };
+    assert!(reported.reason.contains("version 3"), "{reported}");
+    assert_eq!(reported.paths.len(), 3, "{reported}");
 }
 
 /// A record of a few blocks.
@@ -267,9 +267,9 @@ fn two_torn_files_are_set_aside() {
         fs::write(&path, bytes).unwrap();
     }
     let (mut checkpoint, found) = Checkpoint::open(folder.path()).unwrap();
-    let Found::Unreadable(told) = found else { panic!("{found:?}") };
+    let Found::Unreadable(reported) = found else { panic!("{found:?}") };
     let aside = |name: &str| folder.path().join(format!("{name}.unreadable-1"));
-    assert_eq!(told.paths, [MIRROR_NAMES[0], NAMES[0], NAMES[1]].map(aside));
+    assert_eq!(reported.paths, [MIRROR_NAMES[0], NAMES[0], NAMES[1]].map(aside));
     checkpoint.save(&record(3)).unwrap();
     drop(checkpoint);
     assert_eq!(open(folder.path()).1, Some(record(3)));

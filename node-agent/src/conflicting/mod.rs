@@ -146,12 +146,12 @@ impl Lookout {
     /// Reports the conflicting managers until `stop`: once at the start, even if there are none, and then on each
     /// change.
     pub async fn watch(mut self, others: watch::Sender<Vec<Other>>, stop: CancellationToken) {
-        let mut told = None;
+        let mut reported = None;
         while let Some(found) = stop.run_until_cancelled(self.look()).await {
-            if told.as_ref() != Some(&found) {
-                log(told.as_deref().unwrap_or_default(), &found);
+            if reported.as_ref() != Some(&found) {
+                log(reported.as_deref().unwrap_or_default(), &found);
                 others.send_replace(found.clone());
-                told = Some(found);
+                reported = Some(found);
             }
             stop.run_until_cancelled(tokio::time::sleep(POLL_INTERVAL)).await;
         }

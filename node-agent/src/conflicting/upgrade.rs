@@ -35,7 +35,7 @@ const WATCH_SECONDS: u32 = 290;
 
 /// What the Node's labels show of GPU Operator.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct Told {
+pub(crate) struct Shown {
     /// The evidence for an upgrade of the driver; `None` without one.
     pub(crate) upgrade: Option<String>,
     /// Which of [`DEPLOY_CLIENTS`] are deployed.
@@ -44,7 +44,7 @@ pub(crate) struct Told {
 
 /// Reports at each change of the Node until `stop`. A missing Node is not being upgraded. While the API server is
 /// unreachable the last report holds.
-pub(crate) async fn watch(client: Client, node: NodeName, tell: impl Fn(Told), stop: CancellationToken) {
+pub(crate) async fn watch(client: Client, node: NodeName, report: impl Fn(Shown), stop: CancellationToken) {
     let config = watcher::Config::default().fields(&format!("metadata.name={node}")).timeout(WATCH_SECONDS);
     let stream = watcher(Api::<PartialObjectMeta<Node>>::all(client), config).default_backoff();
     let stream = stream.take_until(stop.cancelled_owned());
@@ -52,19 +52,19 @@ pub(crate) async fn watch(client: Client, node: NodeName, tell: impl Fn(Told), s
     while let Some(event) = stream.next().await {
         match event {
             Ok(watcher::Event::Apply(node) | watcher::Event::InitApply(node)) => {
-                tell(told(&node.metadata.labels.unwrap_or_default()));
+                report(shown(&node.metadata.labels.unwrap_or_default()));
             }
-            Ok(watcher::Event::Delete(_)) => tell(Told::default()),
+            Ok(watcher::Event::Delete(_)) => report(Shown::default()),
             Ok(watcher::Event::Init | watcher::Event::InitDone) => {}
             Err(error) => tracing::warn!(%error, "the watch of the Node failed"),
         }
     }
 }
 
-fn told(labels: &BTreeMap<String, String>) -> Told {
+fn shown(labels: &BTreeMap<String, String>) -> Shown {
     let is_deployed = |key: &&str| labels.get(*key).is_some_and(|value| value == DEPLOYED);
     let clients = DEPLOY_CLIENTS.into_iter().filter(is_deployed).map(str::to_owned).collect();
-    Told { upgrade: upgrade(labels), clients }
+    Shown { upgrade: upgrade(labels), clients }
 }
 
 fn upgrade(labels: &BTreeMap<String, String>) -> Option<String> {
@@ -114,6 +114,6 @@ mod tests {
     fn only_programs_that_are_deployed_can_be_paused() {
         let labels = [("dcgm", "true"), ("dcgm-exporter", "false"), ("nvsm", ""), ("device-plugin", "true")];
         let labels = labels.map(|(name, value)| (format!("{DEPLOY_PREFIX}{name}"), value.to_owned()));
-        assert_eq!(told(&labels.into()).clients, ["nvidia.com/gpu.deploy.dcgm".to_owned()].into());
+        assert_eq!(shown(&labels.into()).clients, ["nvidia.com/gpu.deploy.dcgm".to_owned()].into());
     }
 }

@@ -17,7 +17,7 @@ struct Group<'a> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Rank {
     /// It is reserved for a pod that does not have it yet.
-    Promised,
+    Reserved,
     /// It is held as far as the agent has read. The kubelet has freed it, and the agent may find it idle at any moment.
     Held,
     /// It is no longer offered.
@@ -25,11 +25,11 @@ enum Rank {
 }
 
 impl Rank {
-    const ALL: [Self; 3] = [Self::Promised, Self::Held, Self::Withdrawn];
+    const ALL: [Self; 3] = [Self::Reserved, Self::Held, Self::Withdrawn];
 
     fn of(device: Option<&ListedDevice>) -> Self {
         match device {
-            Some(device) if device.healthy && !device.held => Self::Promised,
+            Some(device) if device.healthy && !device.held => Self::Reserved,
             Some(device) if device.healthy => Self::Held,
             _ => Self::Withdrawn,
         }
@@ -56,9 +56,9 @@ pub(super) fn prefer(
     let mut preferred: Vec<&String> = required.iter().collect();
     for rank in Rank::ALL {
         let ids = available.iter().filter(|id| !required.contains(id) && Rank::of(device(id)) == rank);
-        let promised_to = |id: &&String| device(id).filter(|_| rank == Rank::Promised)?.reserved_for.as_ref();
+        let owner = |id: &&String| device(id).filter(|_| rank == Rank::Reserved)?.reserved_for.as_ref();
         let wanted = size.saturating_sub(preferred.len());
-        for ids in by_pod(ids, promised_to, required.first(), wanted) {
+        for ids in by_pod(ids, owner, required.first(), wanted) {
             let wanted = size.saturating_sub(preferred.len());
             let taken: Vec<&ListedDevice> = preferred.iter().filter_map(|id| device(id)).collect();
             let groups = ordered(groups(ids.into_iter(), device), &taken, wanted);

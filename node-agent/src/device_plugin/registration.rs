@@ -50,7 +50,7 @@ pub async fn serve(
     folder: PathBuf,
     names: Vec<Served>,
     events: Events,
-    tell: impl Fn(Result<(), String>) + Send,
+    report: impl Fn(Result<(), String>) + Send,
     stop: CancellationToken,
 ) {
     while !stop.is_cancelled() {
@@ -62,11 +62,11 @@ pub async fn serve(
         };
         match started {
             Ok(mut running) => {
-                tell(Ok(()));
+                report(Ok(()));
                 let lost = running.keep(&stop).await;
                 if !stop.is_cancelled() {
                     tracing::warn!(reason = lost, "all resource names must be registered again");
-                    tell(Err(lost.to_owned()));
+                    report(Err(lost.to_owned()));
                 }
                 run.cancel();
                 running.close().await;
@@ -74,7 +74,7 @@ pub async fn serve(
             Err(error) => {
                 run.cancel();
                 tracing::warn!(%error, "names are not registered with the kubelet; trying again");
-                tell(Err(error));
+                report(Err(error));
                 pause(POLL_INTERVAL, &stop).await;
             }
         }

@@ -68,8 +68,8 @@ impl Held {
         node: &NodeName,
         holders: Holders,
     ) -> Result<Self, LeaveError> {
-        let unlisted = |why| LeaveError::Unlisted { node: node.clone(), why };
-        let recorded = holders.recorded.map_err(unlisted)?;
+        let unreadable = |why| LeaveError::HoldersUnreadable { node: node.clone(), why };
+        let recorded = holders.recorded.map_err(unreadable)?;
         let of_node = ListParams::default().fields(&format!("spec.nodeName={node}"));
         let pods = Api::<PodView>::all(client.clone()).list(&of_node).await;
         let pods = pods.map_err(|source| LeaveError::Pods { node: node.clone(), source })?;
@@ -90,7 +90,7 @@ impl Held {
         Ok(held)
     }
 
-    pub(super) fn tell(&self) {
+    pub(super) fn log(&self) {
         for slice in &self.texts {
             tracing::warn!(slice, "the slice stays, because it is in use or reserved");
         }

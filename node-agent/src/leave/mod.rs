@@ -15,7 +15,7 @@ use futures::future::BoxFuture;
 use held::Held;
 use k8s_openapi::api::core::v1::Node;
 use kerf_core::contract::UnreadableStatus;
-use kerf_core::gfd_labels::is_told;
+use kerf_core::gfd_labels::is_published;
 use kerf_core::keys;
 use kerf_core::kind::Kind;
 use kerf_core::names::{DeviceId, GpuUuid, NodeName};
@@ -85,7 +85,7 @@ pub enum LeaveError {
         "there is no GpuNode {node}, and the kubelet does not list what is held ({why}): mount its folder (--kubelet-dir), or drain \
          the node, end its MPS daemons, and empty --state-dir and --mps-dir"
     )]
-    Unlisted { node: NodeName, why: String },
+    HoldersUnreadable { node: NodeName, why: String },
     /// The node's pods cannot be listed, so it is unknown which are alive; nothing was done.
     #[error("failed to list the pods of {node}, so the held slices are unknown")]
     Pods { node: NodeName, source: kube::Error },
@@ -104,12 +104,12 @@ pub async fn leave(leave: Leave) -> Result<(), LeaveError> {
         Some(held) => held,
         // The GpuNode was deleted, and pods may run on slices that it listed. So the kubelet is asked.
         None if record.is_some() || !modes.is_empty() => {
-            let why = |why| LeaveError::Unlisted { node: node.clone(), why };
+            let why = |why| LeaveError::HoldersUnreadable { node: node.clone(), why };
             Held::listed(&client, &node, ask_kubelet.await.map_err(why)?).await?
         }
         None => Held::default(),
     };
-    held.tell();
+    held.log();
     let Leave { reset_lengths, stop_mps, remove_cdi, no_gfd_labels, settle, .. } = leave;
     let mut failed = Failures::default();
     // First, because the end of the daemons also restores the compute modes of their GPUs.
@@ -200,8 +200,9 @@ async fn remove_labels(nodes: &Api<Node>, node: &NodeName, no_gfd_labels: bool) 
     let result = async {
         let object = nodes.get_metadata(node.as_str()).await?;
         let others = gfd_labels::of_nfd(object.metadata.annotations.as_ref());
-        let is_ours =
-            |key: &String| owned.contains(key) || !no_gfd_labels && is_told(key) && !others.contains(key);
+        let is_ours = |key: &String| {
+            owned.contains(key) || !no_gfd_labels && is_published(key) && !others.contains(key)
+        };
         let gone = nulls(object.metadata.labels.unwrap_or_default().into_keys().filter(is_ours));
         if gone.is_empty() {
             return Ok(());

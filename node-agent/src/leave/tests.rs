@@ -331,7 +331,7 @@ async fn without_a_gpu_node_the_kubelets_list_shows_what_is_held() {
         let (client, _) = api_stand_in::client(no_gpu_node);
         let refused = Leave { modes: modes(), ..leaving(folder.path(), client, &undone) };
         let error = leave(refused).await.unwrap_err();
-        assert!(matches!(error, LeaveError::Unlisted { .. }), "{error}");
+        assert!(matches!(error, LeaveError::HoldersUnreadable { .. }), "{error}");
         assert_eq!(undone.all(), [] as [String; 0]);
         let holder = Holder { namespace: "ml".into(), pod: "train".into(), container: "main".into() };
         let by = HeldBy { name: "nvidia.com/gpu-4gb".parse().unwrap(), holder };
@@ -343,8 +343,8 @@ async fn without_a_gpu_node_the_kubelets_list_shows_what_is_held() {
         };
         let (client, log) = api_stand_in::client(no_gpu_node);
         let ask_kubelet = ready(Ok(holders)).boxed();
-        let told = Leave { modes: modes(), ask_kubelet, ..leaving(folder.path(), client, &undone) };
-        leave(told).await.unwrap();
+        let reported = Leave { modes: modes(), ask_kubelet, ..leaving(folder.path(), client, &undone) };
+        leave(reported).await.unwrap();
         assert_eq!(undone.all()[0], r#"mps but {GpuUuid("GPU-0")}"#);
         assert_eq!(undone.all().last().unwrap(), r#"cdi but {DeviceId("GPU-0::1")}"#);
         assert_eq!(patches(&log).last().unwrap()["status"]["capacity"], json!({"nvidia.com/gpu-8gb": null}));

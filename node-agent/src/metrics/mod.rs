@@ -273,16 +273,16 @@ mod tests {
         let mut registry = Registry::default();
         let metrics = Metrics::register(&mut registry);
         let (_, mut status) = one_slice();
-        let told = |metrics: &Metrics, status: &GpuNodeStatus, used| {
+        let reported = |metrics: &Metrics, status: &GpuNodeStatus, used| {
             metrics.set_each(status, |_| SliceUse { used: MemoryMib(used), ..SliceUse::default() }, |_| None);
             let mut text = String::new();
             prometheus_client::encoding::text::encode(&mut text, &registry).unwrap();
             let used = |line: &&str| line.starts_with("kerf_agent_slice_memory_used_bytes{");
             text.lines().find(used).and_then(|line| line.rsplit(' ').next()).map(str::to_owned)
         };
-        assert_eq!(told(&metrics, &status, 0).as_deref(), Some("0"));
-        assert_eq!(told(&metrics, &status, 1).as_deref(), Some("1048576"));
+        assert_eq!(reported(&metrics, &status, 0).as_deref(), Some("0"));
+        assert_eq!(reported(&metrics, &status, 1).as_deref(), Some("1048576"));
         status.slices.clear();
-        assert_eq!(told(&metrics, &status, 0), None);
+        assert_eq!(reported(&metrics, &status, 0), None);
     }
 }

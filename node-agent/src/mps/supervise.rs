@@ -21,16 +21,16 @@ pub async fn supervise(
     modes: impl ComputeModes,
     stop: CancellationToken,
 ) {
-    let mut keepers = Keepers::new(paths, timings, observed, modes);
+    let mut reconcilers = Reconcilers::new(paths, timings, observed, modes);
     let supervise = async {
         loop {
             let now_wanted = wanted.borrow_and_update().clone();
             if let Some(now_wanted) = now_wanted {
-                keepers.want(now_wanted);
+                reconcilers.want(now_wanted);
             }
             tokio::select! {
                 Ok(()) = wanted.changed() => {}
-                () = keepers.one_ended() => {}
+                () = reconcilers.one_ended() => {}
             }
         }
     };
@@ -45,14 +45,14 @@ pub async fn supervise(
 ///
 /// Failures are retried without a limit.
 pub async fn leave(paths: Paths, timings: Timings, modes: impl ComputeModes, spared: &BTreeSet<String>) {
-    let mut keepers = Keepers::new(paths, timings, watch::Sender::default(), modes);
-    keepers.want(Targets { spared: spared.clone(), ..Targets::default() });
-    while !keepers.running.is_empty() {
-        keepers.one_ended().await;
+    let mut reconcilers = Reconcilers::new(paths, timings, watch::Sender::default(), modes);
+    reconcilers.want(Targets { spared: spared.clone(), ..Targets::default() });
+    while !reconcilers.running.is_empty() {
+        reconcilers.one_ended().await;
     }
 }
 
-struct Keepers {
+struct Reconcilers {
     paths: Arc<Paths>,
     timings: Timings,
     modes: Arc<dyn ComputeModes>,
@@ -64,7 +64,7 @@ struct Keepers {
     running: BTreeMap<String, (Id, watch::Sender<Option<Wanted>>)>,
 }
 
-impl Keepers {
+impl Reconcilers {
     fn new(
         paths: Paths,
         timings: Timings,

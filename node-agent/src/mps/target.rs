@@ -84,7 +84,7 @@ impl Target {
             let changed = before != Some(&status);
             if changed {
                 if before.map(|before| &before.state) != Some(&status.state) {
-                    self.tell(&status);
+                    self.log(&status);
                 }
                 all.insert(self.name.clone(), status);
             }
@@ -92,7 +92,7 @@ impl Target {
         });
     }
 
-    fn tell(&self, status: &Status) {
+    fn log(&self, status: &Status) {
         let (target, generation) = (&self.name, status.generation);
         match &status.state {
             State::Ill { text, .. } | State::Restarting { text } => warn!(target, generation, "{text}"),

@@ -116,7 +116,7 @@ fn a_contested_node_registers_no_name_and_cuts_nothing() {
     let status = scene.decide().status;
     assert_eq!(failing(&status, Condition::UNCONTESTED).as_deref(), Some(PLUGIN));
     assert!(status.gpus.iter().all(|gpu| gpu.kinds.is_empty()), "nothing is to be placed on it");
-    assert_eq!(scene.told, [NodeEvent::Contested { text: PLUGIN.to_owned() }], "reported once");
+    assert_eq!(scene.reported, [NodeEvent::Contested { text: PLUGIN.to_owned() }], "reported once");
     scene.node.on_conflicts(vec![], scene.now);
     scene.list_holders();
     let status = scene.settle();

@@ -184,7 +184,7 @@ impl Life {
             12 => self.ask_and_answer(),
             13 => {
                 self.read_gpu_node();
-                self.tell_pods();
+                self.report_pods();
                 self.ask_and_answer();
             }
             17 => self.lose_the_ledger(choice),
@@ -278,7 +278,7 @@ impl Life {
             // Assume that it had listed its pods. A restart between Allocate and the next list is another case.
             self.pods.values_mut().for_each(|pod| pod.listed = true);
             self.note_admitted();
-            self.tell_pods();
+            self.report_pods();
             self.ask_and_answer();
             self.unpick();
             self.knows_pods = false;
@@ -336,7 +336,7 @@ impl Life {
         };
         self.roster.insert(identity.uid.clone(), pod);
         self.picked = Some((name, device, identity));
-        self.tell_pods();
+        self.report_pods();
     }
 
     /// The pod for which the kubelet picks the device. If the device's pod must be alone it is that one, or at times
@@ -383,7 +383,7 @@ impl Life {
         self.over.insert(uid);
     }
 
-    fn tell_pods(&mut self) {
+    fn report_pods(&mut self) {
         self.node.on_pods(self.roster.clone());
     }
 
@@ -427,7 +427,7 @@ impl Life {
         let Some(device) = listed.get(choice % listed.len().max(1)) else { return };
         if let Some(Pod { identity, .. }) = self.pods.remove(device) {
             self.end(identity);
-            self.tell_pods();
+            self.report_pods();
         }
     }
 
@@ -591,7 +591,7 @@ impl Life {
         for (uid, pod) in self.roster.clone() {
             self.end(Identity { uid, key: pod.key, staged: false });
         }
-        self.tell_pods();
+        self.report_pods();
         for _ in 0..40 {
             self.now += Duration::from_millis(500);
             self.decide();

@@ -153,13 +153,13 @@ impl Account {
 
     fn take_foreign(&mut self, asked: Instant, listed: Vec<(Foreign, Holder)>, pods: Option<&NodePods>) {
         let keys = self.listed.values().map(|held| held.holder.key());
-        let told: BTreeSet<PodKey> = keys.chain(listed.iter().map(|(_, holder)| holder.key())).collect();
+        let reported: BTreeSet<PodKey> = keys.chain(listed.iter().map(|(_, holder)| holder.key())).collect();
         let admitted =
             |key: &PodKey| pods.is_none_or(|pods| pods.values().any(|pod| pod.admitted && pod.key == *key));
         let leaving = &self.leaving;
         self.foreign.retain(|held| {
             let pod = held.holder.key();
-            let is_over = told.contains(&pod) || leaving.values().any(|key| *key == pod);
+            let is_over = reported.contains(&pod) || leaving.values().any(|key| *key == pod);
             !is_over && (admitted(&pod) || asked < held.listed + FORGET_TIMEOUT)
         });
         let listed = listed.into_iter().map(|(device, holder)| ForeignHeld { device, holder, listed: asked });

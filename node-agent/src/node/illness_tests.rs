@@ -50,7 +50,7 @@ fn an_unhealthy_gpu_offers_nothing_and_its_reservations_fail_at_once() {
         assert_eq!((status.gpus[0].kinds.len(), status.gpus[1].kinds.len()), (0, 1));
         assert!(status.gpus[0].message.is_some() && status.gpus[1].message.is_none());
         assert!(failing(&status, Condition::GPUS_HEALTHY).unwrap().starts_with("GPU 0: "));
-        assert!(scene.told.iter().any(|note| matches!(note, NodeEvent::GpuUnhealthy { .. })));
+        assert!(scene.reported.iter().any(|note| matches!(note, NodeEvent::GpuUnhealthy { .. })));
         assert_eq!(scene.places().len(), 3, "nothing is destroyed for it");
     }
 }
@@ -80,8 +80,8 @@ fn a_gpu_recovers_after_quiet_time_if_it_answers_and_has_no_repair_pending() {
     scene.now += Duration::from_secs(2);
     assert_eq!(states(&scene.settle()), WELL);
     assert_eq!(devices(&scene.kubelet), ["MIG-1", "MIG-2", "MIG-3"]);
-    let told = scene.told.iter().filter(|note| matches!(note, NodeEvent::GpuRecovered { .. }));
-    assert_eq!(told.count(), 1);
+    let reported = scene.reported.iter().filter(|note| matches!(note, NodeEvent::GpuRecovered { .. }));
+    assert_eq!(reported.count(), 1);
 }
 
 #[test]

@@ -416,8 +416,11 @@ fn a_pod_swaps_reservations_with_the_pod_whose_init_container_holds_its_slice() 
     // It was not known to be taken.
     scene.want(vec![wanted("s1", mig("1g.10gb", 0, 1), Some(("w", ONE))), staged("s2", 1, "load")]);
     let status = scene.settle();
-    let told = slice(&status, "s1");
-    assert_eq!((told.state, told.ready_for.as_ref().map(PodUid::as_str)), (SliceState::Held, Some("a-uid")));
+    let reported = slice(&status, "s1");
+    assert_eq!(
+        (reported.state, reported.ready_for.as_ref().map(PodUid::as_str)),
+        (SliceState::Held, Some("a-uid"))
+    );
     assert_eq!(held_by(&status, "s1"), Some(("a", "load")));
     assert_eq!(slice(&status, "s2").ready_for.as_ref().map(PodUid::as_str), Some("w-uid"));
 }

@@ -36,7 +36,7 @@ fn an_empty_gpu_gets_the_mode_that_the_policys_kinds_need() {
     let status = scene.settle();
     assert_eq!(modes(&scene), [ON]);
     assert_eq!(slice(&status, "s1").state, SliceState::Ready, "what was asked for meanwhile is made then");
-    assert!(scene.told.contains(&NodeEvent::ModeChanged { gpu: uuid(0), mig: true }));
+    assert!(scene.reported.contains(&NodeEvent::ModeChanged { gpu: uuid(0), mig: true }));
     scene.policy = rule(&[Kind::Mps], ModeChange::WithoutReset);
     scene.want(vec![]);
     let status = scene.settle();
@@ -234,9 +234,9 @@ fn a_layout_that_does_not_fit_a_gpu_is_reported_and_nothing_is_cut_there() {
     let status = scene.settle();
     let kinds: Vec<_> = status.gpus.iter().map(|gpu| gpu.kinds.as_slice()).collect();
     assert_eq!(kinds, [&[Kind::Mig][..], &[]]);
-    let told = failing(&status, Condition::GPUS_HEALTHY).unwrap();
+    let reported = failing(&status, Condition::GPUS_HEALTHY).unwrap();
     let expected = "GPU 1: the layout in the node's policy (2 x nvidia.com/mig-3g.40gb) cannot be placed on this model, A100-40GB; correct it";
-    assert_eq!(told, expected);
+    assert_eq!(reported, expected);
     scene.policy.gpus = vec![];
     scene.want(vec![]);
     assert_eq!(failing(&scene.settle(), Condition::GPUS_HEALTHY), None);

@@ -337,7 +337,7 @@ fn slices_without_a_record_are_occupied_and_reported_once() {
     assert_eq!(slice(&status, "s1").message.as_deref(), Some("slices in use are in its way"));
     let found = status.slices.iter().find(|s| s.id.is_none()).unwrap();
     assert_eq!((found.state, found.device.as_ref().unwrap().as_str()), (SliceState::Held, "MIG-1"));
-    assert_eq!(scene.told, [NodeEvent::Adopted { device: DeviceId::new("MIG-1") }]);
+    assert_eq!(scene.reported, [NodeEvent::Adopted { device: DeviceId::new("MIG-1") }]);
     scene.restart_agent();
     scene.want(vec![]);
     let status = scene.settle();
@@ -353,7 +353,7 @@ fn a_recorded_slice_does_not_count_as_foreign() {
     scene.want(vec![wanted("s9", mig("7g.80gb", 0, 8), None)]);
     scene.settle();
     assert_eq!(scene.places(), ["7g.80gb at 0:8", "1g.5gb at 6:1"]);
-    assert_eq!(scene.told.iter().filter(|note| matches!(note, NodeEvent::Adopted { .. })).count(), 0);
+    assert_eq!(scene.reported.iter().filter(|note| matches!(note, NodeEvent::Adopted { .. })).count(), 0);
 }
 
 #[test]

@@ -215,22 +215,22 @@ fn pods_get_one_event_for_each_lost_daemon() {
     serve(&mut scene);
     scene.settle();
     scene.allocate("a", FOUR, "GPU-0::1");
-    let told = |scene: &mut Scene, generation| {
+    let reported = |scene: &mut Scene, generation| {
         scene.node.on_daemons(serving(generation, gib(4)));
         scene.decide();
-        scene.told.iter().filter(|note| matches!(note, NodeEvent::MpsRestarted { .. })).count()
+        scene.reported.iter().filter(|note| matches!(note, NodeEvent::MpsRestarted { .. })).count()
     };
-    assert_eq!([1, 2, 2, 3].map(|generation| told(&mut scene, generation)), [0, 1, 1, 2]);
+    assert_eq!([1, 2, 2, 3].map(|generation| reported(&mut scene, generation)), [0, 1, 1, 2]);
     // A fault of the server that ends with the daemon is one loss. A fault that ends by itself is another.
     for (generation, count) in [(4, 3), (4, 4), (5, 5)] {
         if count < 5 {
             scene.node.on_server_lost(&uuid(0), "a fault");
         }
-        assert_eq!(told(&mut scene, generation), count);
+        assert_eq!(reported(&mut scene, generation), count);
     }
     scene.node.on_daemons([(uuid(0), Daemon::Ill("it does not answer".to_owned()))].into());
-    told(&mut scene, 6);
-    let last = scene.told.last().unwrap();
+    reported(&mut scene, 6);
+    let last = scene.reported.last().unwrap();
     assert!(
         matches!(last, NodeEvent::MpsRestarted { how: Some(how), .. } if how == "it does not answer"),
         "{last:?}"
@@ -581,10 +581,10 @@ fn equal_mps_shares_have_the_servers_limit() {
     let status = scene.settle();
     assert!(status.slices.iter().all(|s| s.state == SliceState::Ready), "{:?}", status.slices);
     assert_eq!(devices(&scene.kubelet), ["GPU-0::1", "GPU-0::2"], "each has an id of its own");
-    let told = scene.node.told_as_gfd_does();
-    let told =
-        ["gpu.replicas", "gpu.sharing-strategy"].map(|name| told[&format!("nvidia.com/{name}")].clone());
-    assert_eq!(told, ["2", "mps"]);
+    let reported = scene.node.told_as_gfd_does();
+    let reported =
+        ["gpu.replicas", "gpu.sharing-strategy"].map(|name| reported[&format!("nvidia.com/{name}")].clone());
+    assert_eq!(reported, ["2", "mps"]);
     scene.allocate("s1", NAME, "GPU-0::1");
     scene.restart_agent();
     scene.want(vec![]);

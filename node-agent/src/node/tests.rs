@@ -71,7 +71,7 @@ pub(super) struct Scene {
     pub(super) policy: NodePolicy,
     pub(super) settings: Settings,
     pub(super) record: Restored,
-    pub(super) told: Vec<NodeEvent>,
+    pub(super) reported: Vec<NodeEvent>,
 }
 
 impl Scene {
@@ -91,7 +91,7 @@ impl Scene {
             policy: NodePolicy::default(),
             settings,
             record: Restored::default(),
-            told: Vec::new(),
+            reported: Vec::new(),
         };
         scene.restart_agent();
         scene
@@ -139,7 +139,7 @@ impl Scene {
         let now = self.tick();
         let decision = self.node.decide(now);
         self.record.clone_from(&decision.record);
-        self.told.extend(decision.events.iter().cloned());
+        self.reported.extend(decision.events.iter().cloned());
         decision
     }
 
@@ -650,25 +650,25 @@ fn after_a_restart_of_the_kubelet_nothing_is_ready_until_it_acknowledges_again()
 
 #[test]
 fn a_name_is_reported_once_it_is_registered() {
-    let told = |scene: &mut Scene| scene.decide().status.neutral_up_to.map(|size| size.0);
+    let reported = |scene: &mut Scene| scene.decide().status.neutral_up_to.map(|size| size.0);
     let mut scene = Scene::new(&["H100-80GB"]);
     scene.want(vec![]);
     let status = scene.settle();
     assert_eq!(status.neutral_up_to, Some(SizeGb(80)));
     scene.start_agent();
-    assert_eq!(told(&mut scene), None, "an earlier process has registered them");
+    assert_eq!(reported(&mut scene), None, "an earlier process has registered them");
     scene.want(vec![]);
     scene.node.on_pods(NodePods::new());
     scene.list_holders();
-    assert_eq!(told(&mut scene), None);
+    assert_eq!(reported(&mut scene), None);
     let mut names = scene.node.resource_names();
     names.remove(&ResourceName::Neutral(SizeGb(16)));
     scene.node.on_registration(Ok(names));
-    assert_eq!(told(&mut scene), Some(14), "16 GB is still to come");
+    assert_eq!(reported(&mut scene), Some(14), "16 GB is still to come");
     scene.node.on_registration(Err("the kubelet has restarted".into()));
-    assert_eq!(told(&mut scene), None);
+    assert_eq!(reported(&mut scene), None);
     scene.node.on_registration(Ok(scene.node.resource_names()));
-    assert_eq!(told(&mut scene), Some(80));
+    assert_eq!(reported(&mut scene), Some(80));
 }
 
 #[test]

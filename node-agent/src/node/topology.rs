@@ -82,8 +82,8 @@ mod tests {
         let (first, third) = (bus(0), bus(2));
         let three = gpus(&[(&[(&third, 4)], ""), (&[], ""), (&[(&first, 4)], "")]);
         assert_eq!(links(&three), [vec![(2, 4)], vec![], vec![]]);
-        let untold = gpus(&[(&[], ""), (&[], ""), (&[(&first, 4)], "")]);
-        assert_eq!(links(&untold), links(&three));
+        let unreported = gpus(&[(&[], ""), (&[], ""), (&[(&first, 4)], "")]);
+        assert_eq!(links(&unreported), links(&three));
     }
 
     #[test]

@@ -62,8 +62,8 @@ fn an_upgrade_stops_new_slices_and_offers_and_keeps_held_slices() {
     let status = scene.settle();
     assert!(status.is_ready());
     assert_eq!(slice(&status, "s2").state, SliceState::Ready);
-    let told = scene.told.iter().filter(|note| matches!(note, NodeEvent::DriverUpgrade { .. }));
-    assert_eq!(told.count(), 1);
+    let reported = scene.reported.iter().filter(|note| matches!(note, NodeEvent::DriverUpgrade { .. }));
+    assert_eq!(reported.count(), 1);
 }
 
 #[test]

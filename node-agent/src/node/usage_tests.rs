@@ -49,7 +49,7 @@ fn outside(scene: &mut Scene) -> u64 {
 }
 
 fn count(scene: &Scene, kind: impl Fn(&NodeEvent) -> bool) -> usize {
-    scene.told.iter().filter(|note| kind(note)).count()
+    scene.reported.iter().filter(|note| kind(note)).count()
 }
 
 #[test]
@@ -119,13 +119,13 @@ fn a_pod_over_its_share_gets_one_event_and_is_evicted_if_the_policy_says_so() {
         scene.node.on_usage(usage(&[("a", used)], &[]));
         assert_eq!(scene.decide().pods.evict, []);
     }
-    let told = NodeEvent::OverUse {
+    let reported = NodeEvent::OverUse {
         gpu: uuid(0),
         pod: PodKey::new("ns", "a"),
         used: MemoryMib(4900),
         given: gib(4),
     };
-    assert_eq!(scene.told, [told]);
+    assert_eq!(scene.reported, [reported]);
     let over = (uuid(0), PodKey::new("ns", "a"), MemoryMib(5100 - 4096));
     assert_eq!(scene.node.gpu_use().over_used().collect::<Vec<_>>(), [over]);
     scene.policy.over_use = OverUse::Evict;
@@ -170,7 +170,7 @@ fn two_shares_of_a_pod_are_one_allowance() {
     scene.want(["s1", "s2"].map(|id| wanted(id, share(4), Some(("a", FOUR)))).into());
     scene.settle();
     scene.node.on_usage(usage(&[("a", 8000)], &[]));
-    assert_eq!((outside(&mut scene), scene.told.len()), (0, 0));
+    assert_eq!((outside(&mut scene), scene.reported.len()), (0, 0));
 }
 
 #[test]
@@ -210,10 +210,10 @@ fn a_gpu_in_use_outside_kerf_is_not_offered_as_a_whole() {
     scene.node.on_usage(usage(&[], &[("/usr/bin/Xorg", 300)]));
     scene.want(vec![wanted("s1", Shape::Whole { size_gb: SizeGb(15) }, Some(("a", "nvidia.com/gpu")))]);
     let why = "processes that hold no slice use the GPU's memory";
-    let told = |status: &GpuNodeStatus| (slice(status, "s1").state, slice(status, "s1").message.clone());
-    assert_eq!(told(&scene.settle()), (SliceState::Preparing, Some(why.to_owned())), "they may end");
+    let reported = |status: &GpuNodeStatus| (slice(status, "s1").state, slice(status, "s1").message.clone());
+    assert_eq!(reported(&scene.settle()), (SliceState::Preparing, Some(why.to_owned())), "they may end");
     scene.now += Duration::from_secs(2);
-    assert_eq!(told(&scene.settle()), (SliceState::Failed, Some(why.to_owned())));
+    assert_eq!(reported(&scene.settle()), (SliceState::Failed, Some(why.to_owned())));
 }
 
 #[test]

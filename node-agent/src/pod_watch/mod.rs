@@ -24,7 +24,7 @@ const WATCH_SECONDS: u32 = 290;
 struct Roster {
     pods: NodePods,
     /// The pods as they were last sent.
-    told: Option<NodePods>,
+    reported: Option<NodePods>,
 }
 
 impl Roster {
@@ -37,11 +37,11 @@ impl Roster {
 
     /// Returns the pods if they changed since the last call.
     fn news(&mut self) -> Option<NodePods> {
-        if self.told.as_ref() == Some(&self.pods) {
+        if self.reported.as_ref() == Some(&self.pods) {
             return None;
         }
-        self.told = Some(self.pods.clone());
-        self.told.clone()
+        self.reported = Some(self.pods.clone());
+        self.reported.clone()
     }
 }
 
@@ -68,8 +68,8 @@ impl Rejections {
         let listed = std::mem::take(&mut self.listed);
         let uids = listed.iter().map(|(_, uid)| uid.clone()).collect();
         let known = std::mem::replace(&mut self.known, uids);
-        let is_news = std::mem::replace(&mut self.has_list, true);
-        listed.into_iter().filter(|(_, uid)| is_news && !known.contains(uid)).collect()
+        let had_list = std::mem::replace(&mut self.has_list, true);
+        listed.into_iter().filter(|(_, uid)| had_list && !known.contains(uid)).collect()
     }
 
     /// Whether this event is the first that shows the pod as rejected.
@@ -111,7 +111,7 @@ pub async fn watch(
                 // Pods may have gone during a gap, so the holders may have changed.
                 want_holders.notify_one();
                 live.list_is_whole().into_iter().for_each(|end| events.send(end));
-                tell(&mut roster, &events);
+                report(&mut roster, &events);
                 for (key, uid) in rejections.list_is_whole() {
                     events.send(Event::Rejected(key, uid));
                 }
@@ -125,7 +125,7 @@ pub async fn watch(
                 }
                 live.take(&pod);
                 roster.take(&pod);
-                tell(&mut roster, &events);
+                report(&mut roster, &events);
             }
             Ok(watcher::Event::Delete(pod)) => {
                 rejections.known.remove(&pod.uid());
@@ -134,14 +134,14 @@ pub async fn watch(
                 }
                 events.send(Event::PodLeft(pod.key(), pod.uid()));
                 roster.pods.remove(&pod.uid());
-                tell(&mut roster, &events);
+                report(&mut roster, &events);
             }
             Err(error) => tracing::warn!(%error, "the watch of the node's pods failed"),
         }
     }
 }
 
-fn tell(roster: &mut Roster, events: &Events) {
+fn report(roster: &mut Roster, events: &Events) {
     if let Some(pods) = roster.news() {
         events.send(Event::Pods(pods));
     }

@@ -24,8 +24,8 @@ fn a_change_of_a_pod_is_reported_once() {
     let mut roster = Roster::default();
     assert_eq!(roster.news(), Some(NodePods::new()), "the first report is due even without a pod");
     roster.take(&pod("u", &json!({"phase": "Pending"})));
-    let told = roster.news().unwrap();
-    let known = &told[&PodUid::new("u")];
+    let reported = roster.news().unwrap();
+    let known = &reported[&PodUid::new("u")];
     let (counts, inits) = (known.names.values().copied(), known.inits.iter().map(String::as_str));
     assert_eq!((known.admitted, counts.collect(), inits.collect()), (false, vec![2], vec!["load"]));
     assert_eq!(roster.news(), None);
@@ -56,7 +56,7 @@ fn processes_of_a_pod_may_run_until_its_status_says_that_they_have_ended() {
 }
 
 /// The watch's events when the API server shows these pods first, and those after a gap.
-async fn told(before: Value, after: Value) -> Vec<Event> {
+async fn reported(before: Value, after: Value) -> Vec<Event> {
     let lists = AtomicUsize::new(0);
     let (client, _) = api_stand_in::client(move |asked| {
         let list = |pods: &Value| (200, json!({"metadata": {"resourceVersion": "7"}, "items": pods}));
@@ -77,15 +77,15 @@ async fn told(before: Value, after: Value) -> Vec<Event> {
     let ((events, mut heard), stop) = (Events::channel(), CancellationToken::new());
     let watching = watch(client, NodeName::new("n1"), events, Arc::default(), stop.clone());
     let watching = tokio::spawn(watching);
-    let mut told = Vec::new();
+    let mut reported = Vec::new();
     let is_pods = |event: &Event| matches!(event, Event::Pods(_));
-    while told.iter().filter(|event| is_pods(event)).count() < 2 {
-        told.push(heard.recv().await.unwrap());
+    while reported.iter().filter(|event| is_pods(event)).count() < 2 {
+        reported.push(heard.recv().await.unwrap());
     }
     stop.cancel();
     watching.await.unwrap();
-    told.retain(|event| !is_pods(event));
-    told
+    reported.retain(|event| !is_pods(event));
+    reported
 }
 
 #[tokio::test]
@@ -102,8 +102,10 @@ async fn a_pod_that_is_gone_after_a_gap_of_the_watch_counts_as_cut_off() {
     let before = ["a", "b", "c"].map(|uid| shown(uid, "Running"));
     let before = json!([before[0], before[1], before[2], shown("d", "Succeeded")]);
     let after = json!([shown("b", "Succeeded"), shown("c", "Running")]);
-    let told = told(before, after).await;
-    let [Event::PodCutOff(cut_off, _), Event::PodLeft(left, _)] = &told[..] else { panic!("{told:?}") };
+    let reported = reported(before, after).await;
+    let [Event::PodCutOff(cut_off, _), Event::PodLeft(left, _)] = &reported[..] else {
+        panic!("{reported:?}")
+    };
     assert_eq!((cut_off.name.as_str(), left.name.as_str()), ("a", "b"));
 }
 
@@ -115,8 +117,8 @@ fn a_pod_that_was_rejected_during_a_gap_of_the_watch_is_reported_once() {
         for pod in pods {
             rejections.list(pod);
         }
-        let told = rejections.list_is_whole().into_iter().map(|(_, uid)| uid.to_string());
-        (told.collect::<Vec<_>>(), rejections.take(then))
+        let reported = rejections.list_is_whole().into_iter().map(|(_, uid)| uid.to_string());
+        (reported.collect::<Vec<_>>(), rejections.take(then))
     };
     let none = Vec::<String>::new();
     let (old, seen, missed) = (rejected("old"), rejected("seen"), rejected("missed"));

@@ -37,8 +37,9 @@ pub async fn reconcile(
         // Runs off the loop's thread, so that a folder on a slow disk does not block anything else.
         let Ok(made) = tokio::task::spawn_blocking(move || files.ensure(&now, &spared)).await else { return };
         let failed = made.values().any(Result::is_err);
-        let told = made.into_iter().map(|(device, made)| (device, made.map_err(|error| error.to_string())));
-        events.send(Event::Reachable(told.collect()));
+        let reported =
+            made.into_iter().map(|(device, made)| (device, made.map_err(|error| error.to_string())));
+        events.send(Event::Reachable(reported.collect()));
         tokio::select! {
             () = stop.cancelled() => return,
             changed = wanted.changed() => if changed.is_err() { return stop.cancelled().await },

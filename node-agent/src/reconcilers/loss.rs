@@ -76,12 +76,12 @@ mod tests {
             ("the next daemon", SERVING, 2, Some(14), None),
         ];
         let mut losses = Losses::default();
-        for (what, state, generation, server, told) in cases {
+        for (what, state, generation, server, reported) in cases {
             let (servers, clients) = (server.into_iter().collect(), BTreeSet::new());
             let status = Status { state, generation, servers, clients };
-            let told: Vec<_> =
-                told.map(|how: &str| ("GPU-0".to_owned(), how.to_owned())).into_iter().collect();
-            assert_eq!(losses.since(&[("GPU-0".to_owned(), status)].into()), told, "{what}");
+            let reported: Vec<_> =
+                reported.map(|how: &str| ("GPU-0".to_owned(), how.to_owned())).into_iter().collect();
+            assert_eq!(losses.since(&[("GPU-0".to_owned(), status)].into()), reported, "{what}");
         }
     }
 }

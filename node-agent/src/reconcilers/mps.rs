@@ -61,7 +61,7 @@ pub async fn reconcile(
             }
         }
     };
-    let telling = async {
+    let reporting = async {
         let mut losses = Losses::default();
         while seen.changed().await.is_ok() {
             let now = seen.borrow_and_update().clone();
@@ -75,7 +75,7 @@ pub async fn reconcile(
     tokio::select! {
         () = supervising => {}
         () = passing_on => {}
-        () = telling => {}
+        () = reporting => {}
     }
     stop.cancelled().await;
 }

@@ -62,7 +62,7 @@ impl Recorder {
             client,
             node,
             publisher,
-            told: HashMap::new(),
+            written: HashMap::new(),
             dropped: Arc::clone(&dropped),
             quiet: QUIET,
         };
@@ -70,12 +70,12 @@ impl Recorder {
     }
 
     /// Queues an Event if there is room, and never waits.
-    pub fn tell(&self, about: About, news: AgentEvent) {
-        if let Err(error) = self.queue.try_send((about, news)) {
-            let (mpsc::error::TrySendError::Full((about, news))
-            | mpsc::error::TrySendError::Closed((about, news))) = error;
+    pub fn record(&self, about: About, reported: AgentEvent) {
+        if let Err(error) = self.queue.try_send((about, reported)) {
+            let (mpsc::error::TrySendError::Full((about, reported))
+            | mpsc::error::TrySendError::Closed((about, reported))) = error;
             self.dropped.fetch_add(1, Ordering::Relaxed);
-            tracing::warn!(?about, reason = news.reason(), "no room for an Event; it is dropped");
+            tracing::warn!(?about, reason = reported.reason(), "no room for an Event; it is dropped");
         }
     }
 
@@ -96,7 +96,7 @@ pub struct Writer {
     node: NodeName,
     publisher: Publisher,
     /// When each Event was last written.
-    told: HashMap<Subject, Instant>,
+    written: HashMap<Subject, Instant>,
     dropped: Arc<AtomicU64>,
     quiet: Duration,
 }
@@ -104,27 +104,27 @@ pub struct Writer {
 impl Writer {
     /// Writes until `stop`, or until every [`Recorder`] is gone.
     pub async fn run(mut self, stop: CancellationToken) {
-        while let Some(Some((about, news))) = stop.run_until_cancelled(self.reports.recv()).await {
-            if self.is_news(&about, &news) {
-                stop.run_until_cancelled(self.write(&about, &news)).await;
+        while let Some(Some((about, reported))) = stop.run_until_cancelled(self.reports.recv()).await {
+            if self.is_new(&about, &reported) {
+                stop.run_until_cancelled(self.write(&about, &reported)).await;
             }
         }
     }
 
     /// Whether the same Event was not written recently.
-    fn is_news(&mut self, about: &About, news: &AgentEvent) -> bool {
+    fn is_new(&mut self, about: &About, reported: &AgentEvent) -> bool {
         let (now, quiet) = (Instant::now(), self.quiet);
-        self.told.retain(|_, told| now.saturating_duration_since(*told) < quiet);
-        let subject = (about.clone(), news.reason(), news.subject());
-        let is_news = !self.told.contains_key(&subject);
-        if is_news {
-            self.told.insert(subject, now);
+        self.written.retain(|_, written| now.saturating_duration_since(*written) < quiet);
+        let subject = (about.clone(), reported.reason(), reported.subject());
+        let is_new = !self.written.contains_key(&subject);
+        if is_new {
+            self.written.insert(subject, now);
         }
-        is_news
+        is_new
     }
 
-    async fn write(&mut self, about: &About, news: &AgentEvent) {
-        let (event, regarding) = (event(news, &self.node), reference(about, &self.node));
+    async fn write(&mut self, about: &About, reported: &AgentEvent) {
+        let (event, regarding) = (event(reported, &self.node), reference(about, &self.node));
         let mut wait = FIRST_WAIT;
         for _ in 0..TRIES {
             let error = match tokio::time::timeout(TIMEOUT, self.publisher.publish(&event, &regarding)).await
@@ -163,16 +163,16 @@ fn publisher(client: &Client, node: &NodeName) -> Publisher {
 
 /// Builds the Event. Its `related` object is the part of the GpuNode that it is about. Otherwise kube's publisher would
 /// count Events of one object and one reason as repetitions of the first.
-fn event(news: &AgentEvent, node: &NodeName) -> Event {
-    let related = news.subject().map(|subject| ObjectReference {
+fn event(reported: &AgentEvent, node: &NodeName) -> Event {
+    let related = reported.subject().map(|subject| ObjectReference {
         field_path: Some(subject),
         ..reference(&About::GpuNode(None), node)
     });
     Event {
-        type_: if news.is_good() { EventType::Normal } else { EventType::Warning },
-        reason: news.reason().to_owned(),
-        note: Some(shortened(news.to_string())),
-        action: news.action().to_owned(),
+        type_: if reported.is_good() { EventType::Normal } else { EventType::Warning },
+        reason: reported.reason().to_owned(),
+        note: Some(shortened(reported.to_string())),
+        action: reported.action().to_owned(),
         secondary: related,
     }
 }

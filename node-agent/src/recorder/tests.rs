@@ -43,7 +43,7 @@ fn one_of_each() -> Vec<AgentEvent> {
 }
 
 /// Sends all reports, and waits until all are written.
-async fn told(
+async fn written(
     reports: Vec<(About, AgentEvent)>,
     quiet: Duration,
     answer: impl Fn(&Asked) -> (u16, Value) + Send + Sync + 'static,
@@ -51,8 +51,8 @@ async fn told(
     let (client, log) = api_stand_in::client(answer);
     let (recorder, mut writer) = Recorder::new(client, NodeName::new("n1"));
     writer.quiet = quiet;
-    for (about, news) in reports {
-        recorder.tell(about, news);
+    for (about, reported) in reports {
+        recorder.record(about, reported);
     }
     let dropped = Arc::clone(&recorder.dropped);
     drop(recorder);
@@ -68,7 +68,7 @@ fn taken(asked: &Asked) -> (u16, Value) {
 async fn an_event_refers_to_its_object() {
     let reports =
         vec![(pod(), unhealthy(0)), (About::Node, unhealthy(0)), (About::GpuNode(None), unhealthy(0))];
-    let (log, dropped) = told(reports, QUIET, taken).await;
+    let (log, dropped) = written(reports, QUIET, taken).await;
     assert_eq!(dropped, 0);
     let events = log.all();
     let paths: Vec<&str> = events.iter().map(|asked| asked.path.as_str()).collect();
@@ -87,7 +87,7 @@ async fn an_event_refers_to_its_object() {
 async fn a_repeated_event_is_suppressed_for_a_while_and_another_one_is_written_at_once() {
     let reports = [(About::Node, 0), (About::Node, 0), (About::Node, 1), (pod(), 0)]
         .map(|(about, gpu)| (about, unhealthy(gpu)));
-    let (log, _) = told(reports.to_vec(), QUIET, taken).await;
+    let (log, _) = written(reports.to_vec(), QUIET, taken).await;
     let methods: Vec<String> = log.all().into_iter().map(|asked| asked.method).collect();
     assert_eq!(methods, ["POST", "POST", "POST"]);
 }
@@ -96,7 +96,7 @@ async fn a_repeated_event_is_suppressed_for_a_while_and_another_one_is_written_a
 #[tokio::test]
 async fn a_repetition_is_counted_at_the_first_event() {
     let reports = [0, 1, 0].map(|gpu| (About::Node, unhealthy(gpu)));
-    let (log, _) = told(reports.to_vec(), Duration::ZERO, taken).await;
+    let (log, _) = written(reports.to_vec(), Duration::ZERO, taken).await;
     let all = log.all();
     let methods: Vec<&str> = all.iter().map(|asked| asked.method.as_str()).collect();
     assert_eq!(methods, ["POST", "POST", "PATCH"]);
@@ -109,7 +109,7 @@ async fn a_repetition_of_a_deleted_event_is_written_as_a_new_event() {
     let gone =
         |asked: &Asked| if asked.method == "PATCH" { api_stand_in::refusal(404) } else { taken(asked) };
     let reports = vec![(About::Node, unhealthy(0)), (About::Node, unhealthy(0))];
-    let (log, dropped) = told(reports, Duration::ZERO, gone).await;
+    let (log, dropped) = written(reports, Duration::ZERO, gone).await;
     let methods: Vec<String> = log.all().into_iter().map(|asked| asked.method).collect();
     assert_eq!((methods.as_slice(), dropped), (["POST", "PATCH", "POST"].map(str::to_owned).as_slice(), 0));
 }
@@ -121,7 +121,8 @@ async fn a_refused_event_is_counted_and_does_not_block_the_next() {
         0 => api_stand_in::refusal(403),
         _ => taken(asked),
     };
-    let (log, dropped) = told(vec![(pod(), unhealthy(0)), (pod(), unhealthy(1))], QUIET, first_refused).await;
+    let (log, dropped) =
+        written(vec![(pod(), unhealthy(0)), (pod(), unhealthy(1))], QUIET, first_refused).await;
     assert_eq!((log.all().len(), dropped), (2, 1));
 }
 
@@ -130,20 +131,20 @@ async fn an_event_without_room_is_dropped_and_counted() {
     let (client, _) = api_stand_in::client(taken);
     let (recorder, writer) = Recorder::new(client, NodeName::new("n1"));
     for _ in 0..QUEUE + 3 {
-        recorder.tell(About::Node, unhealthy(0));
+        recorder.record(About::Node, unhealthy(0));
     }
     assert_eq!(recorder.dropped(), 3);
     drop(writer);
-    recorder.tell(About::Node, unhealthy(0));
+    recorder.record(About::Node, unhealthy(0));
     assert_eq!(recorder.dropped(), 4);
 }
 
 #[test]
 fn every_text_fits_an_event_and_ends_as_a_sentence() {
-    for news in one_of_each() {
-        let text = news.to_string();
+    for reported in one_of_each() {
+        let text = reported.to_string();
         assert!(text.ends_with('.') && text.len() < 512, "{text}");
-        assert!(!news.action().is_empty() && news.reason().chars().all(char::is_alphanumeric));
+        assert!(!reported.action().is_empty() && reported.reason().chars().all(char::is_alphanumeric));
     }
     let long = AgentEvent::RejectedPodRemoved { message: "ä".repeat(2000) };
     let note = event(&long, &NodeName::new("n1")).note.unwrap();
@@ -154,7 +155,7 @@ fn every_text_fits_an_event_and_ends_as_a_sentence() {
 /// in the documentation.
 #[test]
 fn the_documentation_has_a_row_for_every_reason_and_for_no_other() {
-    let number = |news: &AgentEvent| match news {
+    let number = |reported: &AgentEvent| match reported {
         AgentEvent::MpsRestarted { .. } => 0,
         AgentEvent::GpuMemoryOverUse { .. } => 1,
         AgentEvent::NoSliceForPod => 2,

@@ -24,9 +24,9 @@ pub fn errors_come_once_with_their_instance(node: &Node) {
     assert_eq!(watch.wait(SHORT), Ok(None), "what was before is not told");
     control.xids.push(xid("new", 1, 94, Some(small.gi)));
     node.control(&control);
-    let told = watch.wait(LONG).unwrap().unwrap();
+    let reported = watch.wait(LONG).unwrap().unwrap();
     let (what, gi) = (GpuTrouble::Xid(94), Some(small.gi));
-    assert_eq!(told, GpuEvent { gpu: Some(gpu), what, gi, ci: Some(0) });
+    assert_eq!(reported, GpuEvent { gpu: Some(gpu), what, gi, ci: Some(0) });
     assert_eq!(watch.wait(SHORT), Ok(None));
 }
 
@@ -35,8 +35,8 @@ pub fn a_gpu_that_fell_off_the_bus_is_still_named(node: &Node) {
     let mut watch = watch();
     let lost = MockControl::new().fault(Fault::new("*", Code::GPU_IS_LOST).on_gpu(0));
     node.control(&MockControl { xids: vec![xid("x", 0, 79, None)], ..lost });
-    let told = watch.wait(LONG).unwrap().unwrap();
-    assert_eq!((told.gpu, told.what), (Some(gpu), GpuTrouble::Xid(79)));
+    let reported = watch.wait(LONG).unwrap().unwrap();
+    assert_eq!((reported.gpu, reported.what), (Some(gpu), GpuTrouble::Xid(79)));
 }
 
 pub fn an_event_with_a_new_handle_is_attributed_to_its_gpu(node: &Node) {
@@ -49,16 +49,16 @@ pub fn an_event_with_a_new_handle_is_attributed_to_its_gpu(node: &Node) {
     // The GPU of the event cannot be determined, and the event is reported all the same.
     let lost = control.fault(Fault::new("nvmlDeviceGetUUID", Code::GPU_IS_LOST));
     node.control(&MockControl { xids: vec![xid("y", 1, 79, None)], ..lost });
-    let told = watch.wait(LONG).unwrap().unwrap();
-    assert_eq!((told.gpu, told.what), (None, GpuTrouble::Xid(79)));
+    let reported = watch.wait(LONG).unwrap().unwrap();
+    assert_eq!((reported.gpu, reported.what), (None, GpuTrouble::Xid(79)));
 }
 
 pub fn memory_errors_come_as_events(node: &Node) {
     let gpu = uuid(&mut open(), 0);
     let mut watch = watch();
     node.control(&MockControl { ecc_errors: vec![EccErrors::double_bit("e", 0)], ..MockControl::new() });
-    let told = watch.wait(LONG).unwrap().unwrap();
-    assert_eq!(told, GpuEvent { gpu: Some(gpu), what: GpuTrouble::DoubleBitEcc, gi: None, ci: None });
+    let reported = watch.wait(LONG).unwrap().unwrap();
+    assert_eq!(reported, GpuEvent { gpu: Some(gpu), what: GpuTrouble::DoubleBitEcc, gi: None, ci: None });
 }
 
 pub fn gpus_that_do_not_answer_are_not_watched(node: &Node) {

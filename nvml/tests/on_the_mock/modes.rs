@@ -52,10 +52,10 @@ pub fn a_change_that_would_stay_pending_is_cancelled(node: &Node) {
         assert!(error.is_busy() && error.to_string().contains("DCGM"), "{error}");
         assert_eq!(look(&mut nvml, 0).mig, MigMode::Settled(true));
     }
-    for (code, told) in [(Code::NO_PERMISSION, "NO_PERMISSION"), (Code::IN_USE, "DCGM")] {
+    for (code, reported) in [(Code::NO_PERMISSION, "NO_PERMISSION"), (Code::IN_USE, "DCGM")] {
         node.control(&MockControl::new().fault(Fault::new("nvmlDeviceSetMigMode", code)));
         let error = nvml.set_mig_mode(&gpu, false, false).unwrap_err().to_string();
-        assert!(error.contains(told), "{error}");
+        assert!(error.contains(reported), "{error}");
     }
 }
 

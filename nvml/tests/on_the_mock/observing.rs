@@ -124,35 +124,35 @@ pub fn profiles_are_listed_with_mig_mode_off_too(_: &Node) {
 
 pub fn errors_in_remapped_memory_do_not_close_a_gpu(node: &Node) {
     let mut nvml = open();
-    let mut told = || -> Vec<_> {
+    let mut reported = || -> Vec<_> {
         let seen = nvml.observe().unwrap().into_iter();
         seen.map(|gpu| (gpu.remapping, gpu.pending_repair, gpu.fault)).collect()
     };
     let (can, cannot) = (RowRemapping::Settled, RowRemapping::Unsupported);
-    assert_eq!(told(), [(can, None, None), (cannot, None, None)]);
+    assert_eq!(reported(), [(can, None, None), (cannot, None, None)]);
     let mut control =
         MockControl::new().ecc(EccErrors::double_bit("e1", 0)).ecc(EccErrors::double_bit("e2", 1));
     node.control(&control);
     let page = Some("a page of its memory is retired at its next reset".to_owned());
-    assert_eq!(told(), [(RowRemapping::Pending, None, None), (cannot, page, None)]);
+    assert_eq!(reported(), [(RowRemapping::Pending, None, None), (cannot, page, None)]);
     // Bad memory in a cache cannot be replaced.
     let in_cache = EccErrors { location: EccLocation::Sram, ..EccErrors::double_bit("e3", 0) };
     control = control.ecc(in_cache);
     node.control(&control);
     let caches = || Some("1 uncorrected errors in its caches since its last reset".to_owned());
-    assert_eq!(told()[0], (RowRemapping::Pending, caches(), None));
+    assert_eq!(reported()[0], (RowRemapping::Pending, caches(), None));
     // Unknown health keeps its last value, because a pending repair does not end by itself.
     let fails = Fault::new("nvmlDeviceGetRemappedRows", Code::UNKNOWN).on_gpu(0);
     node.control(&control.clone().fault(fails));
-    assert_eq!(told()[0], (RowRemapping::Pending, caches(), None));
+    assert_eq!(reported()[0], (RowRemapping::Pending, caches(), None));
     let reset = |gpu| GpuReset { id: format!("r{gpu}"), gpu };
     node.control(&MockControl { resets: vec![reset(0), reset(1)], ..control.clone() });
-    assert_eq!(told(), [(can, None, None), (cannot, None, None)]);
+    assert_eq!(reported(), [(can, None, None), (cannot, None, None)]);
 
     let too_old = |call| Fault::new(call, Code::FUNCTION_NOT_FOUND);
     let calls = ["nvmlDeviceGetRemappedRows", "nvmlDeviceGetTotalEccErrors"];
     node.control(&calls.map(too_old).into_iter().fold(MockControl::new(), MockControl::fault));
-    assert_eq!(told()[0], (cannot, None, None), "an older driver cannot tell");
+    assert_eq!(reported()[0], (cannot, None, None), "an older driver cannot tell");
 }
 
 pub fn failed_optional_queries_are_unknown(node: &Node) {
@@ -246,11 +246,11 @@ pub fn the_topology_is_read_once(node: &Node) {
     let seen = nvml.observe().unwrap();
     let numa: Vec<_> = seen.iter().map(|gpu| gpu.topology.numa).collect();
     assert_eq!(numa, [Some(0), Some(1), None, None]);
-    let told = [to("0000:1f:00.0", 4), to("0000:1b:00.0", 6), vec![], to(switch, 18)];
-    assert_eq!(links(&seen), told);
+    let reported = [to("0000:1f:00.0", 4), to("0000:1b:00.0", 6), vec![], to(switch, 18)];
+    assert_eq!(links(&seen), reported);
 
     node.control(&MockControl::new().count_calls());
-    assert_eq!(links(&nvml.observe().unwrap()), told);
+    assert_eq!(links(&nvml.observe().unwrap()), reported);
     let asked = |call: &String| call.contains("NvLink");
     assert!(!node.state().calls.keys().any(asked));
     // Out of MIG mode a GPU has its links again.

@@ -68,10 +68,10 @@ pub fn a_gpu_instance_without_its_compute_instance_is_destroyed(node: &Node) {
         (Some(part(2, 1)), Fault::new(CREATE_PART, Code::TIMEOUT).after_effect()),
     ];
     for (part, fault) in faults {
-        let told = format!("{fault:?}");
+        let reported = format!("{fault:?}");
         node.control(&MockControl::new().fault(fault.times(1)));
         nvml.create(&gpu, whole, part).unwrap_err();
-        assert!(node.state().gpus[0].instances.is_empty(), "{told}");
+        assert!(node.state().gpus[0].instances.is_empty(), "{reported}");
     }
 }
 

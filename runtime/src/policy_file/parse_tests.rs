@@ -39,8 +39,8 @@ fn a_mistake_has_its_file_line_and_column() {
         "just a text\n".to_owned(),
         "# nothing\n---\n".to_owned(),
     ];
-    let told: Vec<String> = texts.iter().map(|text| errors(text).join("\n")).collect();
-    insta::assert_snapshot!(told.join("\n\n"));
+    let reported: Vec<String> = texts.iter().map(|text| errors(text).join("\n")).collect();
+    insta::assert_snapshot!(reported.join("\n\n"));
 }
 
 /// With several files the place is in the file that extends.
@@ -50,7 +50,7 @@ fn a_mistake_in_an_inherited_field_is_reported_at_extends() {
         let name = "metadata: {name: b}\nspec:\n  extends: a\n";
         format!("apiVersion: kerf.dev/v1alpha1\nkind: GpuPolicy\n{name}{more}")
     };
-    let told = |base: &str, child: &str| {
+    let reported = |base: &str, child: &str| {
         let texts =
             [("base.yaml", base), ("child.yaml", child)].map(|(path, text)| (path.into(), text.to_owned()));
         let checked = crate::policy_file::check_texts(Path::new("folder"), texts);
@@ -59,16 +59,16 @@ fn a_mistake_in_an_inherited_field_is_reported_at_extends() {
     let deny = "apiVersion: kerf.dev/v1alpha1\nkind: GpuPolicy\nmetadata: {name: a}\nspec: {deny: no GPUs}\n";
     insta::assert_snapshot!(
         [
-            told(GOOD, &child("")),
-            told(GOOD, &child("  sizes: {minGb: 9, maxGb: 5}\n")),
-            told(&format!("{GOOD}  maxPerPod: {{slices: 5}}\n"), &child("  quota: {slices: 2}\n")),
-            told(&format!("{GOOD}  quota: {{slices: 2}}\n"), &child("  maxPerPod: {slices: 5}\n")),
-            told(GOOD, &child("  maxConut: 1\n")),
-            told(GOOD, &child("").replace("extends: a", "extends: c")),
-            told(GOOD, &child("").replace("extends: a", "extends: b")),
-            told(deny, &child("")),
-            told(GOOD, &child("").replace("{name: b}", "{name: a}")),
-            told("spec: [", &child("")),
+            reported(GOOD, &child("")),
+            reported(GOOD, &child("  sizes: {minGb: 9, maxGb: 5}\n")),
+            reported(&format!("{GOOD}  maxPerPod: {{slices: 5}}\n"), &child("  quota: {slices: 2}\n")),
+            reported(&format!("{GOOD}  quota: {{slices: 2}}\n"), &child("  maxPerPod: {slices: 5}\n")),
+            reported(GOOD, &child("  maxConut: 1\n")),
+            reported(GOOD, &child("").replace("extends: a", "extends: c")),
+            reported(GOOD, &child("").replace("extends: a", "extends: b")),
+            reported(deny, &child("")),
+            reported(GOOD, &child("").replace("{name: b}", "{name: a}")),
+            reported("spec: [", &child("")),
         ]
         .join("\n")
     );

@@ -76,22 +76,22 @@ fn a_leaf_is_renewed_after_two_thirds_of_its_life_by_the_same_authority() {
 #[test]
 fn a_new_authority_is_published_before_it_signs_and_the_old_one_stays_trusted() {
     let old = after(&fresh(), now() + DAY * 60 - DAY / 12).content;
-    let (told, due) = (old["ca.crt"].clone(), now() + DAY * 60);
+    let (reported, due) = (old["ca.crt"].clone(), now() + DAY * 60);
     // The new authority is published: both authorities are there, with the leaf and its key as before.
-    let both = next(&old, &wanted(), Trust::Only(&told), due).content;
+    let both = next(&old, &wanted(), Trust::Only(&reported), due).content;
     assert_eq!((count(&both, "ca.crt"), count(&both, "ca.key")), (2, 2));
-    assert!(both["ca.crt"].ends_with(&told));
+    assert!(both["ca.crt"].ends_with(&reported));
     assert_eq!(both["tls.crt"], old["tls.crt"]);
     // A leaf that is renewed while clients trust only the old authority is signed by the old one.
-    let between = next(&both, &wanted(), Trust::Only(&told), due + DAY).content;
+    let between = next(&both, &wanted(), Trust::Only(&reported), due + DAY).content;
     assert_ne!(between["tls.crt"], old["tls.crt"]);
-    assert!(serves(&between, &told, due + DAY));
+    assert!(serves(&between, &reported, due + DAY));
     // The same while the configuration's caBundle is lost.
-    assert!(serves(&next(&both, &wanted(), Trust::Only(""), due + DAY).content, &told, due + DAY));
+    assert!(serves(&next(&both, &wanted(), Trust::Only(""), due + DAY).content, &reported, due + DAY));
     // After the settling time the new authority signs, and the old one's key is gone.
     let signing = after(&both, due + SignedDuration::from_mins(1)).content;
     assert_eq!((count(&signing, "ca.crt"), count(&signing, "ca.key")), (2, 1));
-    assert!(!serves(&signing, &told, due + SignedDuration::from_mins(1)));
+    assert!(!serves(&signing, &reported, due + SignedDuration::from_mins(1)));
     assert!(serves(&signing, &both["ca.crt"], due + SignedDuration::from_mins(1)));
     assert!(after(&signing, due + SignedDuration::from_mins(2)).reasons.is_empty());
     // No leaf of the old authority can be valid after the authority's end.

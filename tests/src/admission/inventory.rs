@@ -32,9 +32,9 @@ pub async fn create_gpu_nodes(plane: &ControlPlane, count: u32) -> anyhow::Resul
         // The API server enforces deleted bindings for a moment, so rejected writes are retried.
         let created = async || Ok(nodes.create(&PostParams::default(), &object).await.map(|_| true)?);
         wait(TIMEOUT, "a GpuNode to be taken", created).await?;
-        let told =
+        let reported =
             async || Ok(nodes.patch_status(&name, &PatchParams::default(), &patch).await.map(|_| true)?);
-        wait(TIMEOUT, "a status to be taken", told).await
+        wait(TIMEOUT, "a status to be taken", reported).await
     };
     stream::iter(0..count).map(write).buffer_unordered(AT_ONCE).try_collect().await
 }

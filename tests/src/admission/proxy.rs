@@ -59,11 +59,11 @@ impl AdmissionProxy {
     /// Adds a replica that serves at `address` and reports its readiness at `admin`.
     pub fn add(&self, address: SocketAddr, admin: SocketAddr) {
         let ready = Arc::new(AtomicBool::new(false));
-        let told = ready.clone();
+        let reported = ready.clone();
         let probing = tokio::spawn(async move {
             loop {
                 let is_ready = matches!(timeout(TIMEOUT, is_ready(admin)).await, Ok(Ok(true)));
-                told.store(is_ready, Ordering::Relaxed);
+                reported.store(is_ready, Ordering::Relaxed);
                 tokio::time::sleep(PROBE).await;
             }
         });

@@ -65,14 +65,14 @@ impl AdmissionScene {
         let (address, admin) =
             (SocketAddr::from(([127, 0, 0, 1], port)), SocketAddr::from(([127, 0, 0, 1], admin)));
         let name = format!("{NAME}-{}", self.replicas.len());
-        let told = flags.iter().any(|flag| flag.starts_with("--policy="));
+        let reported = flags.iter().any(|flag| flag.starts_with("--policy="));
         let shipped = format!("--policy={}", root().join("policies/default.yaml").display());
         let program = self
             .plane
             .program(&name, binaries::ours(NAME)?)
             .arg(format!("--address={address}"))
             .arg(format!("--admin-address={admin}"))
-            .args((!told).then_some(shipped))
+            .args((!reported).then_some(shipped))
             .arg("--tls-name=127.0.0.1")
             .arg(format!("--kubeconfig={}", self.kubeconfig.display()))
             .args(flags);

@@ -80,8 +80,8 @@ async fn patch_configuration(plane: &ControlPlane, patch: &Value) -> anyhow::Res
 }
 
 pub(super) async fn extender(plane: &ControlPlane, policy: &Path, flags: &[String]) -> anyhow::Result<Child> {
-    let told = flags.iter().any(|flag| flag.starts_with("--policy"));
-    let policy = (!told).then(|| format!("--policy={}", policy.display()));
+    let reported = flags.iter().any(|flag| flag.starts_with("--policy"));
+    let policy = (!reported).then(|| format!("--policy={}", policy.display()));
     // The certificate needs both names, because the scheduler calls the extender by its address, and agents by its
     // Service's name.
     let tls = |p: Program| {

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 const RANGE: Range<u16> = 16_384..30_000;
 
 /// How many ports this process has tried.
-static LOOKED_AT: AtomicU32 = AtomicU32::new(0);
+static NEXT: AtomicU32 = AtomicU32::new(0);
 
 /// Returns `N` ports on which no program listens, and which this process has returned to no other caller. No
 /// listening socket reserves them, so the programs can bind them. Processes start at different ports, so that
@@ -32,7 +32,7 @@ fn next() -> io::Result<u16> {
     // Consecutive process ids begin 97 ports apart, so that tests side by side rarely collide.
     let begin = std::process::id().wrapping_mul(97);
     for _ in 0..count {
-        let offset = begin.wrapping_add(LOOKED_AT.fetch_add(1, Ordering::Relaxed)) % count;
+        let offset = begin.wrapping_add(NEXT.fetch_add(1, Ordering::Relaxed)) % count;
         let port = RANGE.start + u16::try_from(offset).map_err(io::Error::other)?;
         if TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok() {
             return Ok(port);

@@ -56,12 +56,12 @@ impl Look<'_> {
         if !self.status.is_ready() {
             found.push("the agent is not ready".to_owned());
         }
-        let told = self.leader.status().slices;
+        let reported = self.leader.status().slices;
         let is_missing = |slice: &&SliceStatus, of: &[SliceStatus]| !of.contains(slice);
-        let shown = self.status.slices.iter().filter(|slice| is_missing(slice, &told));
+        let shown = self.status.slices.iter().filter(|slice| is_missing(slice, &reported));
         found.extend(shown.map(|slice| format!("people see {slice:?}, and the leader does not")));
-        let told = told.iter().filter(|slice| is_missing(slice, &self.status.slices));
-        found.extend(told.map(|slice| format!("the leader sees {slice:?}, and people do not")));
+        let reported = reported.iter().filter(|slice| is_missing(slice, &self.status.slices));
+        found.extend(reported.map(|slice| format!("the leader sees {slice:?}, and people do not")));
         found
     }
 

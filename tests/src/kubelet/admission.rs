@@ -41,7 +41,7 @@ impl Rejection {
 
     /// The message without its prefix, for an Event.
     #[must_use]
-    pub fn told(&self) -> &str {
+    pub fn reported(&self) -> &str {
         self.message.strip_prefix(REJECTED).unwrap_or(&self.message)
     }
 

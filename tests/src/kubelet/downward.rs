@@ -140,8 +140,8 @@ mod tests {
         ] {
             let selector = json!({"resource": resource_name, "divisor": divisor});
             let selector = serde_json::from_value(selector).unwrap();
-            let told = resource(&[&container], "c", &node, &selector);
-            assert_eq!(told.as_deref(), expected, "{resource_name} {divisor}");
+            let reported = resource(&[&container], "c", &node, &selector);
+            assert_eq!(reported.as_deref(), expected, "{resource_name} {divisor}");
         }
     }
 

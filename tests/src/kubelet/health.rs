@@ -88,9 +88,9 @@ impl PodRun {
         {
             tracing::debug!(pod = %self.key, container = target.container.name, kind, reason, "a probe has failed");
             let message = format!("{kind} probe failed: {reason}");
-            let told = self.warn("Unhealthy", &message);
+            let reported = self.warn("Unhealthy", &message);
             // Probing must not wait long for an Event.
-            let _late = tokio::time::timeout(Duration::from_secs(1), told).await;
+            let _late = tokio::time::timeout(Duration::from_secs(1), reported).await;
         }
         verdict
     }

@@ -136,8 +136,8 @@ impl PodRun {
         let mut pause = FIRST_PAUSE;
         while let Err((volume, error)) = files.mount(&self.core, &self.pod).await {
             tracing::debug!(pod = %self.key, volume, %error, "a volume is not mounted");
-            let told = format!("MountVolume.SetUp failed for volume {volume:?} : {error}");
-            self.warn("FailedMount", &told).await;
+            let reported = format!("MountVolume.SetUp failed for volume {volume:?} : {error}");
+            self.warn("FailedMount", &reported).await;
             tokio::select! {
                 () = tokio::time::sleep(pause) => {}
                 () = self.stop.cancelled() => return,

@@ -167,7 +167,7 @@ impl Core {
     /// Rejects a pod. One that `ran` already is stopped, and its own task writes its status.
     fn rejected(self: &Arc<Self>, pod: Arc<Pod>, uid: String, rejection: Rejection, ran: bool) {
         let key = PodKey::of(&pod);
-        let told = rejection.told().to_owned();
+        let reported = rejection.reported().to_owned();
         let Rejection { reason, message } = rejection.clone();
         tracing::warn!(pod = %key, reason, message, "a pod was refused on the node");
         let failed = FailedAdmission {
@@ -193,7 +193,7 @@ impl Core {
             if deleting {
                 api::remove(client, &key, &uid).await;
             }
-            api::warn_about(client, &core.options.node_name, &pod, &reason, &told).await;
+            api::warn_about(client, &core.options.node_name, &pod, &reason, &reported).await;
         });
     }
 }

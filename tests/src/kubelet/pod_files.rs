@@ -18,7 +18,7 @@ use super::node;
 use super::node_resources::ResourceList;
 use super::parts::Core;
 use super::variables::{self, Variables};
-use super::volumes::{MountError, PodVolumes, Telling};
+use super::volumes::{MountContext, MountError, PodVolumes};
 
 /// The PATH that container runtimes set when an image has none.
 pub(super) const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
@@ -49,19 +49,19 @@ impl PodFiles {
         Some(Self { folder, whereabouts, node, volumes: Mutex::default() })
     }
 
-    fn telling<'a>(&'a self, core: &'a Core, pod: &'a Pod) -> Telling<'a> {
-        Telling { client: &core.options.client, pod, whereabouts: &self.whereabouts, node: &self.node }
+    fn context<'a>(&'a self, core: &'a Core, pod: &'a Pod) -> MountContext<'a> {
+        MountContext { client: &core.options.client, pod, whereabouts: &self.whereabouts, node: &self.node }
     }
 
     /// Mounts missing volumes. The error names the volume.
     pub(super) async fn mount(&self, core: &Core, pod: &Pod) -> Result<(), (String, MountError)> {
         let mut volumes = self.volumes.lock().await;
-        volumes.mount(&self.telling(core, pod), &core.files, &self.folder.join("volumes")).await
+        volumes.mount(&self.context(core, pod), &core.files, &self.folder.join("volumes")).await
     }
 
     /// Updates the volumes from the API server.
     pub(super) async fn refresh(&self, core: &Core, pod: &Pod) {
-        self.volumes.lock().await.refresh(&self.telling(core, pod)).await;
+        self.volumes.lock().await.refresh(&self.context(core, pod)).await;
     }
 
     /// Writes the document that describes a container's process, and returns its path.
@@ -73,13 +73,13 @@ impl PodFiles {
         image: &Image,
         grant: &Grant,
     ) -> Result<PathBuf, MountError> {
-        let telling = self.telling(core, pod);
-        let mut services = variables::of_services(&telling).await?;
+        let context = self.context(core, pod);
+        let mut services = variables::of_services(&context).await?;
         if let Some(server) = core.options.processes.api_server {
             services.insert("KUBERNETES_SERVICE_HOST".to_owned(), server.ip().to_string());
             services.insert("KUBERNETES_SERVICE_PORT".to_owned(), server.port().to_string());
         }
-        let own = variables::own(&telling, container, &services).await?;
+        let own = variables::own(&context, container, &services).await?;
         let mut environment = Variables::from([("PATH".to_owned(), format!("{PROGRAMS}:{PATH}"))]);
         environment.insert("HOSTNAME".to_owned(), pod.metadata.name.clone().unwrap_or_default());
         // Later entries override earlier ones, so the container's own variables win.

@@ -159,12 +159,12 @@ mod tests {
     fn one_answer_passes_and_three_failures_in_a_row_fail() {
         use Verdict::{Failed, Passed};
         let (yes, no) = (true, false);
-        let told = verdicts(&json!({}), &[no, no, yes, no, no, no, no, yes]);
+        let reported = verdicts(&json!({}), &[no, no, yes, no, no, no, no, yes]);
         let expected = [None, None, Some(Passed), None, None, Some(Failed), Some(Failed), Some(Passed)];
-        assert_eq!(told, expected);
-        let told =
+        assert_eq!(reported, expected);
+        let reported =
             verdicts(&json!({"successThreshold": 2, "failureThreshold": 1}), &[yes, no, yes, yes, yes]);
-        assert_eq!(told, [None, Some(Failed), None, Some(Passed), Some(Passed)]);
+        assert_eq!(reported, [None, Some(Failed), None, Some(Passed), Some(Passed)]);
     }
 
     #[test]

@@ -8,23 +8,23 @@ use kube::api::{Api, ListParams};
 
 use super::downward;
 use super::expansion::expand;
-use super::volumes::{Entries, MountError, Telling, config_map, containers, secret};
+use super::volumes::{Entries, MountContext, MountError, config_map, containers, secret};
 
 pub(super) type Variables = BTreeMap<String, String>;
 
 /// The variables of the container's own `env` and `envFrom`. They may refer to earlier ones and to
 /// `services`.
 pub(super) async fn own(
-    telling: &Telling<'_>,
+    context: &MountContext<'_>,
     container: &Container,
     services: &Variables,
 ) -> Result<Variables, MountError> {
     let mut own = Variables::new();
     for source in container.env_from.iter().flatten() {
         let entries = if let Some(map) = &source.config_map_ref {
-            config_map(telling, &map.name, map.optional.unwrap_or_default()).await?
+            config_map(context, &map.name, map.optional.unwrap_or_default()).await?
         } else if let Some(found) = &source.secret_ref {
-            secret(telling, &found.name, found.optional.unwrap_or_default()).await?
+            secret(context, &found.name, found.optional.unwrap_or_default()).await?
         } else {
             Entries::new()
         };
@@ -32,7 +32,7 @@ pub(super) async fn own(
         own.extend(entries.iter().map(|(key, value)| (format!("{prefix}{key}"), text(value))));
     }
     for variable in container.env.iter().flatten() {
-        if let Some(value) = value(telling, container, variable, services, &own).await? {
+        if let Some(value) = value(context, container, variable, services, &own).await? {
             own.insert(variable.name.clone(), value);
         }
     }
@@ -41,38 +41,38 @@ pub(super) async fn own(
 
 /// A variable's value; `None` if it comes from a missing optional source.
 async fn value(
-    telling: &Telling<'_>,
+    context: &MountContext<'_>,
     container: &Container,
     variable: &EnvVar,
     services: &Variables,
     before: &Variables,
 ) -> Result<Option<String>, MountError> {
     if let Some(source) = &variable.value_from {
-        return told(telling, container, source).await;
+        return reported(context, container, source).await;
     }
     let known: Variables = services.iter().chain(before).map(|(k, v)| (k.clone(), v.clone())).collect();
     Ok(Some(expand(variable.value.as_deref().unwrap_or_default(), &known)))
 }
 
-async fn told(
-    telling: &Telling<'_>,
+async fn reported(
+    context: &MountContext<'_>,
     container: &Container,
     source: &EnvVarSource,
 ) -> Result<Option<String>, MountError> {
     if let Some(field) = &source.field_ref {
-        let value = downward::field(telling.pod, telling.whereabouts, &field.field_path);
+        let value = downward::field(context.pod, context.whereabouts, &field.field_path);
         return value.map(Some).ok_or_else(|| MountError::NoKey(field.field_path.clone()));
     }
     if let Some(field) = &source.resource_field_ref {
-        let value = downward::resource(&containers(telling.pod), &container.name, telling.node, field);
+        let value = downward::resource(&containers(context.pod), &container.name, context.node, field);
         return value.map(Some).ok_or_else(|| MountError::NoKey(field.resource.clone()));
     }
     let (entries, key, optional) = if let Some(of) = &source.config_map_key_ref {
         let optional = of.optional.unwrap_or_default();
-        (config_map(telling, &of.name, optional).await?, &of.key, optional)
+        (config_map(context, &of.name, optional).await?, &of.key, optional)
     } else if let Some(of) = &source.secret_key_ref {
         let optional = of.optional.unwrap_or_default();
-        (secret(telling, &of.name, optional).await?, &of.key, optional)
+        (secret(context, &of.name, optional).await?, &of.key, optional)
     } else {
         return Err(MountError::Unsupported);
     };
@@ -89,11 +89,11 @@ fn text(value: &[u8]) -> String {
 
 /// The variables of the Services in the pod's namespace, unless its spec disables them (same release,
 /// `FromServices` in `pkg/kubelet/envvars/envvars.go`).
-pub(super) async fn of_services(telling: &Telling<'_>) -> Result<Variables, MountError> {
-    if telling.pod.spec.as_ref().and_then(|spec| spec.enable_service_links) == Some(false) {
+pub(super) async fn of_services(context: &MountContext<'_>) -> Result<Variables, MountError> {
+    if context.pod.spec.as_ref().and_then(|spec| spec.enable_service_links) == Some(false) {
         return Ok(Variables::new());
     }
-    let api: Api<Service> = Api::namespaced(telling.client.clone(), &telling.namespace());
+    let api: Api<Service> = Api::namespaced(context.client.clone(), &context.namespace());
     let found = api.list(&ListParams::default()).await.map_err(|error| MountError::Api(error.into()))?;
     Ok(found.items.iter().flat_map(of_service).collect())
 }

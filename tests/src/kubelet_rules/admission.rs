@@ -47,7 +47,7 @@ async fn too_many(scene: &Scene<'_>) -> anyhow::Result<()> {
     let name = &scene.resource;
     let why = format!("requested number of devices unavailable for {name}. Requested: 2, Available: 1");
     same("the message", &message, &refusal(&why))?;
-    scene.told("two", "UnexpectedAdmissionError", &why).await
+    scene.reported("two", "UnexpectedAdmissionError", &why).await
 }
 
 async fn plugin_refuses(scene: &Scene<'_>) -> anyhow::Result<()> {

@@ -101,12 +101,12 @@ async fn shown(
         }
         Err(error) => (Err(error), Vec::new()),
     };
-    let told = format!("{} ({:.1} s)", case.rule, begun.elapsed().as_secs_f64());
+    let reported = format!("{} ({:.1} s)", case.rule, begun.elapsed().as_secs_f64());
     let holds = outcome.is_ok();
-    let told = match outcome {
-        Ok(()) => format!("holds    {told}"),
-        Err(error) => format!("DIFFERS  {told}: {error:#}"),
+    let reported = match outcome {
+        Ok(()) => format!("holds    {reported}"),
+        Err(error) => format!("DIFFERS  {reported}: {error:#}"),
     };
-    let lines: Vec<String> = std::iter::once(told).chain(notes).collect();
+    let lines: Vec<String> = std::iter::once(reported).chain(notes).collect();
     (case, lines.join("\n         "), holds)
 }

@@ -140,12 +140,12 @@ impl Scene<'_> {
     pub(super) async fn events(&self, pod: &str) -> anyhow::Result<Vec<(String, String)>> {
         let about = ListParams::default().fields(&format!("involvedObject.name={}", self.name(pod)));
         let events = Api::<Event>::default_namespaced(self.kubelet.client()).list(&about).await?;
-        let told = events.items.into_iter();
-        Ok(told.map(|e| (e.reason.unwrap_or_default(), e.message.unwrap_or_default())).collect())
+        let reported = events.items.into_iter();
+        Ok(reported.map(|e| (e.reason.unwrap_or_default(), e.message.unwrap_or_default())).collect())
     }
 
     /// Waits for the Event that the device manager rejected the pod because of `why`.
-    pub(super) async fn told(&self, pod: &str, reason: &str, why: &str) -> anyhow::Result<()> {
+    pub(super) async fn reported(&self, pod: &str, reason: &str, why: &str) -> anyhow::Result<()> {
         let expected = (reason.to_owned(), format!("Allocate failed due to {why}, which is unexpected"));
         let mut events = Vec::new();
         let waited = wait(TIMEOUT, "an Event", async || {

@@ -107,7 +107,7 @@ async fn ends(scene: &Scene<'_>) -> anyhow::Result<String> {
     ));
     let name = &scene.resource;
     let why = format!("no healthy devices present; cannot allocate unhealthy devices {name}");
-    scene.told("one", "UnexpectedAdmissionError", &why).await?;
+    scene.reported("one", "UnexpectedAdmissionError", &why).await?;
     scene.plug_in(&["a", "b"]).await?;
     scene.run("two", 2).await.context("its devices are not free")?;
     Ok(status.phase.unwrap_or_default())

@@ -161,8 +161,8 @@ pub fn compare(given: &[Slice], assignment: &AssignmentDocument) -> Verdict {
     if worths(&given) == worths(&assigned) {
         return Verdict::Equal;
     }
-    let told = |slices: &[Slice]| slices.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ");
-    Verdict::Otherwise(format!("holds {}, and was assigned {}", told(&given), told(&assigned)))
+    let reported = |slices: &[Slice]| slices.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ");
+    Verdict::Otherwise(format!("holds {}, and was assigned {}", reported(&given), reported(&assigned)))
 }
 
 #[cfg(test)]

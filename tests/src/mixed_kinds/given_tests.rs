@@ -57,16 +57,16 @@ fn mig(start: u8) -> Value {
 fn a_mig_instance_is_what_nvml_says() {
     let nvml = nvml();
     let mig_gpu = gpu(&nvml, 0);
-    let told = |shape: &str, gpu: &str| {
+    let reported = |shape: &str, gpu: &str| {
         given(&[MIG_DEVICE], &[(SLICES, &format!("s1 {shape} on {gpu}"))]).slices(&nvml)
     };
-    let slices = told("1g.18gb at 2:1", &mig_gpu).unwrap();
+    let slices = reported("1g.18gb at 2:1", &mig_gpu).unwrap();
     assert_eq!(compare(&slices, &assigned(&[("s1", &mig_gpu, mig(2))])), Verdict::AsAssigned);
     assert_eq!(compare(&slices, &assigned(&[("s2", &mig_gpu, mig(3))])), Verdict::Equal);
     for (shape, gpu) in
         [("1g.18gb at 3:1", mig_gpu.as_str()), ("2g.35gb at 2:1", &mig_gpu), ("1g.18gb at 2:1", "GPU-x")]
     {
-        assert!(told(shape, gpu).unwrap_err().contains("holds {\"MIG-1\"}"), "{shape} on {gpu}");
+        assert!(reported(shape, gpu).unwrap_err().contains("holds {\"MIG-1\"}"), "{shape} on {gpu}");
     }
 }
 

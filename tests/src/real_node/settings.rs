@@ -13,14 +13,14 @@ const CLOCKS: &str = "clocks.applications.graphics,clocks.applications.memory";
 /// The settings of all GPUs at one moment.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GpuSettings {
-    told: String,
+    reported: String,
     clocks: Result<String, String>,
 }
 
 impl GpuSettings {
     /// Reads the settings from nvidia-smi.
     pub fn read() -> anyhow::Result<Self> {
-        Ok(Self { told: ask(FIELDS)?, clocks: ask(CLOCKS).map_err(|error| error.to_string()) })
+        Ok(Self { reported: ask(FIELDS)?, clocks: ask(CLOCKS).map_err(|error| error.to_string()) })
     }
 
     /// Fails if the current settings differ from these.

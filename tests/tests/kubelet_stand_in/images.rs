@@ -199,13 +199,13 @@ async fn a_pod_waits_for_missing_volumes_and_sees_their_changes() {
     };
     cluster.pod_until("waits", |pod| reason(pod).as_deref() == Some("ContainerCreating")).await;
     let events: Api<Event> = Api::namespaced(cluster.plane.client(), "team");
-    let told = async || {
+    let reported = async || {
         let events = events.list(&ListParams::default()).await.unwrap().items;
         events.into_iter().find(|event| event.reason.as_deref() == Some("FailedMount"))?.message
     };
     let mut message = None;
     while message.is_none() {
-        message = told().await;
+        message = reported().await;
         tokio::time::sleep(std::time::Duration::from_millis(20)).await;
     }
     let expected = "MountVolume.SetUp failed for volume \"s\" : secret \"late\" not found";

@@ -9,7 +9,7 @@ use kerf_tests::monitoring::{Buckets, Dashboard, Load, Prometheus, Scraped, scra
 use serde_json::json;
 
 use crate::metrics::alerts::alerts;
-use crate::metrics::documented::{Metrics, compare, documented, told};
+use crate::metrics::documented::{Metrics, compare, documented, reported};
 
 const TIMEOUT: Duration = Duration::from_mins(1);
 
@@ -71,7 +71,7 @@ async fn the_programs_tell_what_the_documentation_says(targets: &[Scraped]) -> a
     let whole = async || {
         let mut all = Metrics::new();
         for target in targets {
-            told(&target.metrics().await?, &mut all);
+            reported(&target.metrics().await?, &mut all);
         }
         compare(&documented, all)?;
         Ok(true)

@@ -78,8 +78,8 @@ fn alerts_and_dashboard_query_existing_metrics() -> anyhow::Result<()> {
             ensure!(known.contains(label.as_str()), "{place}: nothing in {query} has the label {label}");
         }
     }
-    let untold: Vec<&String> = documented.keys().filter(|name| !asked.contains(*name)).collect();
-    assert_eq!(untold, Vec::<&String>::new(), "a metric that neither an alert nor a panel shows");
+    let unshown: Vec<&String> = documented.keys().filter(|name| !asked.contains(*name)).collect();
+    assert_eq!(unshown, Vec::<&String>::new(), "a metric that neither an alert nor a panel shows");
     Ok(())
 }
 

@@ -34,7 +34,7 @@ pub fn documented() -> anyhow::Result<Metrics> {
 }
 
 /// Adds the metrics of a `/metrics` text, by the names that queries use: a counter's has `_total`.
-pub fn told(text: &str, into: &mut Metrics) {
+pub fn reported(text: &str, into: &mut Metrics) {
     let mut kinds = BTreeMap::new();
     for line in text.lines() {
         if let Some((name, kind)) = line.strip_prefix("# TYPE ").and_then(|rest| rest.split_once(' ')) {
@@ -68,9 +68,9 @@ pub fn told(text: &str, into: &mut Metrics) {
 }
 
 /// Fails if the documentation and the programs differ.
-pub fn compare(documented: &Metrics, mut told: Metrics) -> anyhow::Result<()> {
+pub fn compare(documented: &Metrics, mut reported: Metrics) -> anyhow::Result<()> {
     for (name, metric) in documented {
-        match told.remove(name) {
+        match reported.remove(name) {
             Some(found) if found.at_once => {
                 ensure!((&found.kind, &found.labels) == (&metric.kind, &metric.labels), "{name}: {found:?}");
             }
@@ -80,6 +80,6 @@ pub fn compare(documented: &Metrics, mut told: Metrics) -> anyhow::Result<()> {
             None => ensure!(!metric.at_once, "{name} is not exported"),
         }
     }
-    ensure!(told.is_empty(), "docs/metrics.md does not list {told:?}");
+    ensure!(reported.is_empty(), "docs/metrics.md does not list {reported:?}");
     Ok(())
 }

@@ -47,10 +47,10 @@ async fn the_agent_releases_the_driver_and_recreates_slices_after_its_reload() -
     assert!(has_nvml(), "by this it is seen");
 
     label(&scene, json!("paused-for-driver-upgrade")).await?;
-    let told = |status: &GpuNodeStatus| {
+    let reported = |status: &GpuNodeStatus| {
         status.conditions.iter().any(|c| c.reason == "DriverUpgrade" && c.message.contains(LABEL))
     };
-    let status = scene.until("the upgrade to be reported", told).await?;
+    let status = scene.until("the upgrade to be reported", reported).await?;
     assert!(!status.is_ready() && status.slices.iter().all(|slice| slice.ready_for.is_none()));
     assert!(scene.event("DriverUpgrade", NODE).await?.contains("paused-for-driver-upgrade"));
     wait(TIMEOUT, "both sessions to be closed", async || Ok(!has_nvml())).await?;

@@ -31,13 +31,13 @@ async fn replicas_under_mps_are_offered_once_the_daemon_has_its_limits() {
     // The chart names a program that does not exist, so config-manager on this node never signals the daemon.
     let mut spec = StaticNodeSpec::new("b", Model::T4, 1);
     spec.mps_daemon_is_called = "/usr/bin/mps-control-daemon";
-    let untold = scene.node(spec).await;
-    untold.may_end(&NvidiaPod::MpsDaemon.sidecar());
+    let unshown = scene.node(spec).await;
+    unshown.may_end(&NvidiaPod::MpsDaemon.sidecar());
     node.until_allocatable(&[("gpu", "2")]).await.unwrap();
-    untold.until_allocatable(&[("gpu", "1")]).await.unwrap();
+    unshown.until_allocatable(&[("gpu", "1")]).await.unwrap();
 
     node.choose(Some("mps-4")).await.unwrap();
-    untold.choose(Some("mps-4")).await.unwrap();
+    unshown.choose(Some("mps-4")).await.unwrap();
     // The plugin starts before its daemon, serves nothing, and retries after 30 s.
     let said = node.until_says("nvidia-device-plugin", "Retrying in 30s").await.unwrap();
     assert!(
@@ -60,36 +60,36 @@ async fn replicas_under_mps_are_offered_once_the_daemon_has_its_limits() {
     .await;
     node.until_allocatable(&[("gpu", "8")]).await.unwrap();
     assert!(replicas(&node, "nvidia.com/gpu").into_values().all(|number| number == 4));
-    let told = words(&node);
+    let reported = words(&node);
     for word in [
         "set_default_device_pinned_mem_limit 0 20480M",
         "set_default_device_pinned_mem_limit 1 20480M",
         "set_default_active_thread_percentage 25",
         "get_default_active_thread_percentage",
     ] {
-        assert!(told.iter().any(|said| said == word), "{word} is not among {told:?}");
+        assert!(reported.iter().any(|said| said == word), "{word} is not among {reported:?}");
     }
     assert_eq!(compute_modes(&node), [EXCLUSIVE_PROCESS, EXCLUSIVE_PROCESS]);
 
     // The other node's daemon runs with the default layout, without any server, and its plugin serves nothing.
-    let exit = untold.exits(&NvidiaPod::MpsDaemon.sidecar()).into_iter().next().unwrap();
+    let exit = unshown.exits(&NvidiaPod::MpsDaemon.sidecar()).into_iter().next().unwrap();
     assert_eq!(exit.code, 1);
     assert!(exit.log.contains("error finding pid: no process found"), "{}", exit.log);
-    assert!(words(&untold).is_empty());
-    assert_eq!(untold.allocatable().await.unwrap()["gpu"], "0");
+    assert!(words(&unshown).is_empty());
+    assert_eq!(unshown.allocatable().await.unwrap()["gpu"], "0");
 
     node.choose(Some("mps-2")).await.unwrap();
     node.until_allocatable(&[("gpu", "4")]).await.unwrap();
     // The plugin may have asked the old daemon and be ready before the new one is.
     node.until("the daemon to have the new limits", async || {
-        let told = words(&node);
-        let has = |word: &str| told.iter().any(|said| said == word);
+        let reported = words(&node);
+        let has = |word: &str| reported.iter().any(|said| said == word);
         if has("set_default_device_pinned_mem_limit 1 40960M")
             && has("set_default_active_thread_percentage 50")
         {
             Ok(())
         } else {
-            anyhow::bail!("the daemon received {told:?}")
+            anyhow::bail!("the daemon received {reported:?}")
         }
     })
     .await
@@ -107,5 +107,5 @@ async fn replicas_under_mps_are_offered_once_the_daemon_has_its_limits() {
     })
     .await
     .unwrap();
-    scene.end(vec![node, untold]).await;
+    scene.end(vec![node, unshown]).await;
 }

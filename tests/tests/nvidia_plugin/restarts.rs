@@ -40,8 +40,12 @@ async fn a_layout_outlives_the_plugin_discovery_and_the_kubelet() {
     let before = node.reloads();
     node.kill(&NvidiaPod::Plugin.sidecar()).await.unwrap();
     node.until("the plugin to reload twice", async || {
-        let told = node.reloads();
-        if told >= before + 2 { Ok(()) } else { anyhow::bail!("{told} reloads, {before} of them before") }
+        let reported = node.reloads();
+        if reported >= before + 2 {
+            Ok(())
+        } else {
+            anyhow::bail!("{reported} reloads, {before} of them before")
+        }
     })
     .await
     .unwrap();

@@ -317,8 +317,8 @@ fn the_table_of_the_reference_demos_is_complete() -> anyhow::Result<()> {
         if path.ends_with("base") {
             continue;
         }
-        let told = named.iter().any(|named| path.starts_with(named) && named.components().count() > 2);
-        ensure!(told, "{} is not in docs/reference-demos.md", path.display());
+        let reported = named.iter().any(|named| path.starts_with(named) && named.components().count() > 2);
+        ensure!(reported, "{} is not in docs/reference-demos.md", path.display());
     }
     Ok(())
 }

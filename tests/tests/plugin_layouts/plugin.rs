@@ -31,11 +31,11 @@ impl Drop for Plugin {
 impl Plugin {
     pub fn start(client: Client) -> Self {
         let fails = Arc::new(AtomicBool::new(false));
-        let told = fails.clone();
+        let reported = fails.clone();
         let task = tokio::spawn(async move {
             loop {
                 // An error needs no handling, because the next pass repeats what failed.
-                let _ = serve(&client, told.load(Ordering::Relaxed)).await;
+                let _ = serve(&client, reported.load(Ordering::Relaxed)).await;
                 tokio::time::sleep(Duration::from_millis(50)).await;
             }
         });

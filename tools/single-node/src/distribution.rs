@@ -80,12 +80,12 @@ pub fn import(args: &Args, base: &Path) -> anyhow::Result<()> {
 
 fn packages(args: &Args) -> anyhow::Result<PathBuf> {
     let program = "import importlib.util as u; print(u.find_spec('torch').submodule_search_locations[0])";
-    let told = run(Command::new(&args.python).args(["-c", program]))?;
-    let torch = PathBuf::from(told.trim());
+    let reported = run(Command::new(&args.python).args(["-c", program]))?;
+    let torch = PathBuf::from(reported.trim());
     torch
         .parent()
         .map(Path::to_owned)
-        .with_context(|| format!("{} has no PyTorch: {told:?}", args.python.display()))
+        .with_context(|| format!("{} has no PyTorch: {reported:?}", args.python.display()))
 }
 
 /// Runs a program of the machine, and returns its standard output.

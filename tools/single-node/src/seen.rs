@@ -79,20 +79,20 @@ impl Expected {
     }
 
     fn environment(&self, seen: &Seen) -> Vec<String> {
-        let told = |key: &str| seen.environment.get(key).map(String::as_str);
+        let reported = |key: &str| seen.environment.get(key).map(String::as_str);
         let Ask::Share(gib) = self.ask else {
             let set = seen.environment.keys().filter(|key| key.starts_with("CUDA_MPS_"));
-            return set.map(|key| format!("expected no {key}, saw {:?}", told(key))).collect();
+            return set.map(|key| format!("expected no {key}, saw {:?}", reported(key))).collect();
         };
         let mib = gib * 1024;
         let expected = [(MPS_MEMORY, format!("0={mib}M")), (MPS_THREADS, self.percent(mib).to_string())];
         let mut wrong = Vec::new();
         for (key, value) in expected {
-            if told(key) != Some(&value) {
-                wrong.push(format!("expected {key}={value}, saw {:?}", told(key)));
+            if reported(key) != Some(&value) {
+                wrong.push(format!("expected {key}={value}, saw {:?}", reported(key)));
             }
         }
-        if told(MPS_PIPE).is_none() {
+        if reported(MPS_PIPE).is_none() {
             wrong.push(format!("expected {MPS_PIPE}, saw none"));
         }
         wrong
@@ -150,8 +150,8 @@ fn device_files(devices: &[String], asked: usize) -> Vec<String> {
 
 impl fmt::Display for Seen {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let told = |key: &str| self.environment.get(key).map_or("none", String::as_str);
-        write!(f, "memory {} and threads {} %", told(MPS_MEMORY), told(MPS_THREADS))?;
+        let reported = |key: &str| self.environment.get(key).map_or("none", String::as_str);
+        write!(f, "memory {} and threads {} %", reported(MPS_MEMORY), reported(MPS_THREADS))?;
         if self.cuda.is_empty() {
             write!(f, "; no CUDA")?;
         }
@@ -174,7 +174,7 @@ mod tests {
     use serde_json::json;
 
     fn seen(change: impl FnOnce(&mut serde_json::Value)) -> Seen {
-        let mut told = json!({
+        let mut reported = json!({
             "environment": {
                 "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": "0=10240M",
                 "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "7",
@@ -188,8 +188,8 @@ mod tests {
                 "tries": [[true, false], [true, false]],
             }],
         });
-        change(&mut told);
-        serde_json::from_value(told).unwrap()
+        change(&mut reported);
+        serde_json::from_value(reported).unwrap()
     }
 
     fn expected(ask: Ask) -> Expected {
@@ -203,11 +203,11 @@ mod tests {
 
     #[test]
     fn what_is_not_fenced_is_told_with_what_was_seen() {
-        let wrong = expected(Ask::Share(10)).compare(&seen(|told| {
-            told["cuda"][0]["tries"][1] = json!([true, true]);
-            told["cuda"][0]["multiprocessors"] = json!(132);
-            told["devices"] = json!(["nvidia0", "nvidia1", "nvidiactl", "nvidia-uvm", "vda"]);
-            told["environment"]["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] = json!("0=1M");
+        let wrong = expected(Ask::Share(10)).compare(&seen(|reported| {
+            reported["cuda"][0]["tries"][1] = json!([true, true]);
+            reported["cuda"][0]["multiprocessors"] = json!(132);
+            reported["devices"] = json!(["nvidia0", "nvidia1", "nvidiactl", "nvidia-uvm", "vda"]);
+            reported["environment"]["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] = json!("0=1M");
         }));
         assert_eq!(wrong.len(), 5, "{wrong:#?}");
         assert!(wrong[0].contains("expected CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=10240M, saw Some(\"0=1M\")"));
@@ -215,26 +215,27 @@ mod tests {
 
     #[test]
     fn a_try_that_was_not_made_is_no_success() {
-        let wrong = expected(Ask::Share(10)).compare(&seen(|told| told["cuda"][0]["tries"] = json!([])));
+        let wrong =
+            expected(Ask::Share(10)).compare(&seen(|reported| reported["cuda"][0]["tries"] = json!([])));
         assert_eq!(wrong.len(), 1, "{wrong:#?}");
     }
 
     #[test]
     fn who_asked_for_two_gpus_and_got_one_is_told() {
         let expected = Expected { tries: 0, ..expected(Ask::Gpus(2)) };
-        let wrong = expected.compare(&seen(|told| {
-            told["environment"] = json!({});
-            told["cuda"][0] = json!({"name": "NVIDIA H200", "multiprocessors": 132, "freeMib": 143_000, "totalMib": 143_771, "tries": []});
+        let wrong = expected.compare(&seen(|reported| {
+            reported["environment"] = json!({});
+            reported["cuda"][0] = json!({"name": "NVIDIA H200", "multiprocessors": 132, "freeMib": 143_000, "totalMib": 143_771, "tries": []});
         }));
         assert_eq!(wrong.len(), 2, "the device files and what CUDA shows: {wrong:#?}");
     }
 
     #[test]
     fn who_has_a_time_slice_or_a_whole_gpu_sees_no_server_and_all_multiprocessors() {
-        let whole = |told: &mut serde_json::Value| {
-            told["environment"] = json!({});
-            told["cuda"][0]["multiprocessors"] = json!(132);
-            told["cuda"][0]["freeMib"] = json!(143_000);
+        let whole = |reported: &mut serde_json::Value| {
+            reported["environment"] = json!({});
+            reported["cuda"][0]["multiprocessors"] = json!(132);
+            reported["cuda"][0]["freeMib"] = json!(143_000);
         };
         for ask in [Ask::Gpus(1), Ask::TimeSlice(10)] {
             assert_eq!(expected(ask).compare(&seen(whole)), Vec::<String>::new());

@@ -72,10 +72,10 @@ fn the_table_of_dialects_has_the_names_that_the_manifests_get() {
     let mut table = "| manifest | asks by | gets | warnings |\n|---|---|---|---|\n".to_owned();
     for path in &files {
         let pod = yaml(path);
-        let (got, told) = became(&admit(&pod, "default", &policies(), &supply()));
+        let (got, reported) = became(&admit(&pod, "default", &policies(), &supply()));
         let name = path.file_name().unwrap().to_string_lossy();
         let title = name.trim_end_matches(".yaml").split_once('-').unwrap().1.to_owned();
-        writeln!(table, "| [{title}](../dialects/{name}) | {} | {got} | {told} |", asked(&pod)).unwrap();
+        writeln!(table, "| [{title}](../dialects/{name}) | {} | {got} | {reported} |", asked(&pod)).unwrap();
     }
     let path = docs().join("reference/requests.md");
     let text = std::fs::read_to_string(&path).unwrap();

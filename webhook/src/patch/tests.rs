@@ -258,14 +258,14 @@ fn a_pod_with_an_mps_share_is_warned_of_variables_that_kerf_cannot_read() {
         assert_eq!(after["spec"]["containers"][0]["envFrom"], sources, "it is left as it is");
         warnings
     };
-    let told = warnings("nvidia.com/gpu-10gb");
+    let reported = warnings("nvidia.com/gpu-10gb");
     assert_eq!(
-        told[0],
+        reported[0],
         "container main, envFrom[0]: kerf does not read ConfigMap settings; CUDA_MPS_* in it would lead past the pod's slice; keep them out of it, or set a prefix"
     );
     let of = |warning: &String| warning.split("; ").next().unwrap().to_owned();
     assert_eq!(
-        told[1..].iter().map(of).collect::<Vec<_>>(),
+        reported[1..].iter().map(of).collect::<Vec<_>>(),
         [
             "container main, envFrom[2]: kerf does not read Secret keys",
             "container main, envFrom[3]: kerf does not read Secret more",

@@ -62,7 +62,7 @@ mod tests {
         let key = |name: &str, version: &str| (name.to_owned(), version.to_owned());
         let checksums = BTreeMap::from([(key("log", "0.4.1"), "12ab".to_owned())]);
         let crates = read(tree, &checksums).unwrap();
-        let told: Vec<_> = crates
+        let reported: Vec<_> = crates
             .iter()
             .map(|c| (&*c.name, &*c.version, c.licence.as_deref(), c.checksum.as_deref()))
             .collect();
@@ -71,7 +71,7 @@ mod tests {
             ("log", "0.4.1", Some("MIT OR Apache-2.0"), Some("12ab")),
             ("odd", "1.0.0", None, None),
         ];
-        assert_eq!(told, wanted);
+        assert_eq!(reported, wanted);
     }
 
     #[test]

@@ -66,7 +66,7 @@ fn devices(node: &Node) -> Vec<Finding> {
                 "{name}: {} of {} are there, and by its labels there are {}; so {}",
                 doubt.there,
                 doubt.name,
-                doubt.told,
+                doubt.reported,
                 taken_for(&fixed, doubt)
             ),
             format!("the plugin was configured anew a moment ago, or GPUs are not seen: {PLUGIN}"),
@@ -94,9 +94,9 @@ fn taken_for(fixed: &StaticNode, doubt: &Doubt) -> String {
 }
 
 fn none(node: &Node) -> Option<Finding> {
-    let told = label(node, COUNT).filter(|count| *count != "0")?;
+    let reported = label(node, COUNT).filter(|count| *count != "0")?;
     Some(Finding::warning(
-        format!("{}: no {GPU} is there, and by its labels there are {told}", name_of(node)),
+        format!("{}: no {GPU} is there, and by its labels there are {reported}", name_of(node)),
         PLUGIN,
     ))
 }

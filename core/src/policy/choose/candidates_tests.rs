@@ -33,7 +33,7 @@ fn chosen(supply: &Supply, gb: u32, class: IsolationClass) -> Choice {
 }
 
 /// The name, the kinds of a neutral one, and whether the user is warned that no GPU serves it.
-fn told(choice: &Choice) -> String {
+fn reported(choice: &Choice) -> String {
     let main = &choice.document.containers[0];
     let unserved = choice.warnings.iter().any(|warning| matches!(warning, Warning::NoSupply(..)));
     let unserved = if unserved { ", unserved" } else { "" };
@@ -64,7 +64,7 @@ fn one_kind_with_one_name_gets_that_name_and_others_a_neutral_one() {
         (&[TURNS], Memory, "kerf.dev/gpu-10gb mig mps whole, unserved"),
         (&[], Memory, any),
     ] {
-        assert_eq!(told(&chosen(&cluster(nodes), 10, class)), expected, "{nodes:?} {class}");
+        assert_eq!(reported(&chosen(&cluster(nodes), 10, class)), expected, "{nodes:?} {class}");
     }
 }
 
@@ -88,11 +88,15 @@ fn memory_and_compute_narrow_the_kinds() {
     asking.containers[0].compute = ComputePercent::new(20);
     let policy = policy_with(&json!({}));
     let choice = choose(&policy, &supply, &asking).unwrap();
-    assert_eq!(told(&choice), "kerf.dev/gpu-10gb mps mig whole", "a time slice has no compute for itself");
+    assert_eq!(
+        reported(&choice),
+        "kerf.dev/gpu-10gb mps mig whole",
+        "a time slice has no compute for itself"
+    );
     assert_eq!(choice.document.containers[0].compute, ComputePercent::new(20));
     asking.containers[0].memory = Some(MemoryMib(10_500));
     let choice = choose(&policy, &supply, &asking).unwrap();
-    assert_eq!(told(&choice), "kerf.dev/gpu-11gb mps mig whole", "10.25 GiB");
+    assert_eq!(reported(&choice), "kerf.dev/gpu-11gb mps mig whole", "10.25 GiB");
 }
 
 #[test]
@@ -114,8 +118,8 @@ fn the_first_kind_is_chosen_without_neutral_names() {
     let old = Supply::of(&[node_status(&["H100-80GB", "T4-16GB"])]);
     let off = cluster(&[H100, T4]).with_concrete_names();
     for supply in [old, off] {
-        assert_eq!(told(&chosen(&supply, 10, IsolationClass::Memory)), "nvidia.com/mig-1g.10gb");
-        assert_eq!(told(&chosen(&supply, 10, IsolationClass::None)), "nvidia.com/gpu-10gb.shared");
+        assert_eq!(reported(&chosen(&supply, 10, IsolationClass::Memory)), "nvidia.com/mig-1g.10gb");
+        assert_eq!(reported(&chosen(&supply, 10, IsolationClass::None)), "nvidia.com/gpu-10gb.shared");
     }
 }
 
@@ -123,7 +127,7 @@ fn the_first_kind_is_chosen_without_neutral_names() {
 fn a_single_conceivable_name_is_given_if_no_gpu_serves() {
     let of = |spec: &serde_json::Value, gb| {
         let asking = ask(Want::Size(SizeGb(gb)), Some(IsolationClass::Memory));
-        told(&choose(&policy_with(spec), &Supply::default(), &asking).unwrap())
+        reported(&choose(&policy_with(spec), &Supply::default(), &asking).unwrap())
     };
     assert_eq!(of(&json!({"isolation": {"memory": ["mps"]}}), 10), "nvidia.com/gpu-10gb");
     assert_eq!(of(&json!({"isolation": {"memory": ["mig"]}}), 10), "kerf.dev/gpu-10gb mig");
@@ -139,12 +143,12 @@ fn mapping(names: &[&str]) -> Arc<MappedNames> {
 #[test]
 fn a_name_that_a_device_class_maps_is_not_given() {
     let supply = cluster(&[H100]).mapped(mapping(&["nvidia.com/mig-1g.10gb", "nvidia.com/gpu"]));
-    assert_eq!(told(&chosen(&supply, 10, IsolationClass::Memory)), "kerf.dev/gpu-10gb mig");
-    assert_eq!(told(&chosen(&supply, 20, IsolationClass::Memory)), "nvidia.com/mig-1g.20gb");
+    assert_eq!(reported(&chosen(&supply, 10, IsolationClass::Memory)), "kerf.dev/gpu-10gb mig");
+    assert_eq!(reported(&chosen(&supply, 20, IsolationClass::Memory)), "nvidia.com/mig-1g.20gb");
     let policy = policy_with(&json!({"dialects": ["nvidia", "mig"]}));
     let profile = "1g.10gb".parse().unwrap();
     let exact = choose(&policy, &supply, &ask(Want::Profile(profile), None)).unwrap();
-    assert_eq!(told(&exact), "kerf.dev/gpu-10gb mig");
+    assert_eq!(reported(&exact), "kerf.dev/gpu-10gb mig");
     assert_eq!(exact.document.containers[0].profile, Some(profile), "it is exact as before");
     let denied = choose(&policy, &supply, &ask(Want::Whole, None)).unwrap_err();
     insta::assert_snapshot!(denied, @"container main: DeviceClass gpus.example maps nvidia.com/gpu to DRA (spec.extendedResourceName), so the scheduler would not ask kerf for it; ask by size, for instance by metadata.annotations[kerf.dev/gpu-memory], or ask an admin to remove the field from the class; while the chart's webhook.neutralNames is off, or no agent of this version runs, kerf has no other name for a size");
@@ -166,7 +170,7 @@ fn a_mapped_name_of_a_static_node_is_skipped() {
     let mut index = SupplyIndex::default();
     index.show_static("s".into(), Some(static_node(&labels, &[("gpu", 2)])));
     let supply = index.supply();
-    assert_eq!(told(&chosen(&supply, 60, IsolationClass::Memory)), "nvidia.com/gpu");
+    assert_eq!(reported(&chosen(&supply, 60, IsolationClass::Memory)), "nvidia.com/gpu");
     let supply = supply.mapped(mapping(&["nvidia.com/gpu"]));
-    assert_eq!(told(&chosen(&supply, 60, IsolationClass::Memory)), "nvidia.com/mig-1g.67gb, unserved");
+    assert_eq!(reported(&chosen(&supply, 60, IsolationClass::Memory)), "nvidia.com/mig-1g.67gb, unserved");
 }

@@ -44,7 +44,7 @@ fn several_gpus_of_a_dialect_are_served_by_time_slices() {
 }
 
 /// The resource name with the warnings, or the refusal.
-fn told(kinds: &[&str], nodes: &[&[&str]], annotations: &Value, limits: &Value) -> String {
+fn reported(kinds: &[&str], nodes: &[&[&str]], annotations: &Value, limits: &Value) -> String {
     match answer(kinds, nodes, &json!({"annotations": annotations}), limits) {
         Ok(choice) => {
             let warnings = choice.warnings.iter().map(ToString::to_string);
@@ -59,7 +59,7 @@ fn told(kinds: &[&str], nodes: &[&[&str]], annotations: &Value, limits: &Value) 
 fn time_slices_and_whole_gpus_serve_several_gpus() {
     let two = json!({"nvidia.com/gpu": "2", "nvidia.com/gpumem": "12000"});
     let first = |kinds: &[&str], nodes: &[&[&str]], limits: &Value| {
-        told(kinds, nodes, &json!({}), limits).lines().next().unwrap_or_default().to_owned()
+        reported(kinds, nodes, &json!({}), limits).lines().next().unwrap_or_default().to_owned()
     };
     let all = ["mig", "mps", "time-slicing", "whole"];
     let slices = "nvidia.com/gpu-12gb.shared";
@@ -68,7 +68,7 @@ fn time_slices_and_whole_gpus_serve_several_gpus() {
     assert_eq!(first(&["whole", "time-slicing"], &[&["L4-24GB", "L4-24GB"]], &big), "nvidia.com/gpu");
     let small = json!({"nvidia.com/gpu": "2", "nvidia.com/gpumem": "4000"});
     let memory = json!({"kerf.dev/isolation": "memory"});
-    let fenced = told(&all, &[&["L4-24GB", "L4-24GB"]], &memory, &small);
+    let fenced = reported(&all, &[&["L4-24GB", "L4-24GB"]], &memory, &small);
     assert_eq!(
         fenced, "nvidia.com/gpu",
         "several fenced parts are whole GPUs, however little is asked of each"
@@ -87,10 +87,10 @@ fn a_request_for_several_gpus_without_supply_is_answered_with_a_remedy() {
     let t4 = &["T4-16GB"][..];
     let all = &["time-slicing", "mps", "mig", "whole"][..];
     let answers = [
-        told(&["mps", "mig"], &[t4], &none, &two),
-        told(&["mps", "time-slicing"], &[t4], &none, &half),
-        told(&["mps", "time-slicing"], &[&["H100-80GB"; 2]], &memory, &two),
-        told(all, &[t4, t4], &none, &two),
+        reported(&["mps", "mig"], &[t4], &none, &two),
+        reported(&["mps", "time-slicing"], &[t4], &none, &half),
+        reported(&["mps", "time-slicing"], &[&["H100-80GB"; 2]], &memory, &two),
+        reported(all, &[t4, t4], &none, &two),
     ];
     insta::assert_snapshot!(answers.join("\n\n"));
 }
@@ -100,12 +100,12 @@ fn kerfs_count_counts_slices_and_several_instances_cause_a_warning() {
     let notes = json!({"kerf.dev/gpu-memory": "9Gi", "kerf.dev/gpu-count": "2"});
     let choice = answer(&["mig"], &[&["H100-80GB"]], &json!({"annotations": notes}), &json!({})).unwrap();
     assert!(!choice.document.containers[0].distinct_gpus);
-    insta::assert_snapshot!(told(&["mig"], &[&["H100-80GB"]], &notes, &json!({})));
+    insta::assert_snapshot!(reported(&["mig"], &[&["H100-80GB"]], &notes, &json!({})));
     let one = json!({"kerf.dev/gpu-memory": "9Gi"});
-    assert_eq!(told(&["mig"], &[&["H100-80GB"]], &one, &json!({})), "nvidia.com/mig-1g.10gb");
+    assert_eq!(reported(&["mig"], &[&["H100-80GB"]], &one, &json!({})), "nvidia.com/mig-1g.10gb");
     let shares =
         json!({"kerf.dev/gpu-memory": "4Gi", "kerf.dev/gpu-count": "2", "kerf.dev/isolation": "memory"});
-    assert_eq!(told(&["mig"], &[&["T4-16GB"]], &shares, &json!({})).lines().count(), 1, "no instances");
+    assert_eq!(reported(&["mig"], &[&["T4-16GB"]], &shares, &json!({})).lines().count(), 1, "no instances");
 }
 
 #[test]

@@ -128,7 +128,7 @@ fn sizes_that_share_no_slice_stay_as_they_were_asked() {
 
 #[test]
 fn a_raised_size_causes_a_warning_and_compute_is_not_raised() {
-    let told = |asked: &PodAsk| {
+    let reported = |asked: &PodAsk| {
         let choice = choose(&policy(), &shared(), asked).unwrap();
         choice
             .warnings
@@ -139,15 +139,15 @@ fn a_raised_size_causes_a_warning_and_compute_is_not_raised() {
     };
     let mut asked = pod(&[(Init, 1, 5), (App, 1, 4)]);
     assert_eq!(
-        told(&asked),
+        reported(&asked),
         [
             "container c1: 4 GB takes 5 GB, so that it shares one slice with another container of the pod before or after it, and the pod holds less in all"
         ]
     );
     asked.containers[1].compute = ComputePercent::new(50);
-    assert_eq!(told(&asked), [""; 0]);
+    assert_eq!(reported(&asked), [""; 0]);
     asked.containers[0].compute = ComputePercent::new(50);
-    assert_eq!(told(&asked).len(), 1);
+    assert_eq!(reported(&asked).len(), 1);
 }
 
 #[test]

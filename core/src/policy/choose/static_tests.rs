@@ -72,7 +72,7 @@ fn away(layout: &str) -> Supply {
 }
 
 /// The name that each container gets, with the kind where the name does not say it, and the warnings.
-fn told(choice: Result<Choice, Denied>) -> String {
+fn reported(choice: Result<Choice, Denied>) -> String {
     let Ok(Choice { document, warnings }) = choice.as_ref() else { return choice.unwrap_err().to_string() };
     let gets = document.containers.iter().map(|c| String::from(c.resource));
     let warned =
@@ -82,7 +82,7 @@ fn told(choice: Result<Choice, Denied>) -> String {
 }
 
 fn chosen(supply: &Supply, gb: u32, isolation: IsolationClass) -> String {
-    told(choose(&policy_with(&json!({})), supply, &ask(Want::Size(SizeGb(gb)), Some(isolation))))
+    reported(choose(&policy_with(&json!({})), supply, &ask(Want::Size(SizeGb(gb)), Some(isolation))))
 }
 
 #[test]
@@ -105,8 +105,8 @@ fn a_request_by_size_gets_what_the_layout_has_under_the_plugins_name() {
         ("mig-mixed", 11, Hardware, "nvidia.com/mig-3g.40gb".to_owned()),
     ] {
         let supply = beside(&[], &[layout]);
-        let told = chosen(&supply, gb, class);
-        let (gets, warnings) = told.split_once(" | ").unwrap_or((&told, ""));
+        let reported = chosen(&supply, gb, class);
+        let (gets, warnings) = reported.split_once(" | ").unwrap_or((&reported, ""));
         let (expected, warned) = expected.split_once(" | ").unwrap_or((&expected, ""));
         assert_eq!(gets, expected, "{layout}");
         assert!(warnings.ends_with(warned), "{layout}: {warnings}");
@@ -121,8 +121,8 @@ fn a_kind_weaker_than_the_class_is_never_given() {
         ("mps-4", IsolationClass::Hardware),
         ("unlabelled", IsolationClass::None),
     ] {
-        let told = chosen(&beside(&[], &[layout]), 10, class);
-        assert!(told.contains("no GPU that the pod may have serves 10 GB"), "{layout}: {told}");
+        let reported = chosen(&beside(&[], &[layout]), 10, class);
+        assert!(reported.contains("no GPU that the pod may have serves 10 GB"), "{layout}: {reported}");
     }
 }
 
@@ -142,7 +142,8 @@ fn managed_nodes_are_chosen_before_static_ones() {
 fn several_replicas_are_refused_if_nothing_else_serves() {
     let mut asking = ask(Want::Size(SizeGb(10)), Some(IsolationClass::Memory));
     asking.containers[0].count = 2;
-    let told_of = |layouts: &[&str]| told(choose(&policy_with(&json!({})), &beside(&[], layouts), &asking));
+    let told_of =
+        |layouts: &[&str]| reported(choose(&policy_with(&json!({})), &beside(&[], layouts), &asking));
     assert!(
         told_of(&["mps-4"]).contains("2 of nvidia.com/gpu (mps) give no more than one"),
         "{}",
@@ -160,7 +161,7 @@ fn several_instances_come_from_one_static_node() {
     let mut asking = ask(Want::Size(SizeGb(10)), Some(IsolationClass::Hardware));
     let mut told_of = |count| {
         asking.containers[0].count = count;
-        told(choose(&policy_with(&json!({})), &index.supply(), &asking))
+        reported(choose(&policy_with(&json!({})), &index.supply(), &asking))
     };
     assert_eq!(told_of(4).split(" | ").next(), Some("nvidia.com/mig-1g.10gb"));
     assert!(told_of(4).contains("a CUDA process sees one MIG instance"), "{}", told_of(4));
@@ -172,7 +173,7 @@ fn a_share_of_compute_needs_devices_that_isolate_it() {
     let mut asking = ask(Want::Size(SizeGb(10)), Some(IsolationClass::Memory));
     let mut told_of = |percent| {
         asking.containers[0].compute = ComputePercent::new(percent);
-        told(choose(&policy_with(&json!({})), &beside(&[], &["mps-4"]), &asking))
+        reported(choose(&policy_with(&json!({})), &beside(&[], &["mps-4"]), &asking))
     };
     assert!(told_of(25).starts_with("nvidia.com/gpu=mps"));
     assert!(told_of(26).contains("no GPU that the pod may have serves"), "{}", told_of(26));
@@ -181,7 +182,7 @@ fn a_share_of_compute_needs_devices_that_isolate_it() {
 /// The answer to a pod that asks for `nvidia.com/gpu`, as pods of NVIDIA's device plugin do.
 fn by_name(layouts: &[&str], isolation: Option<IsolationClass>) -> String {
     let policy = policy_with(&json!({"dialects": ["nvidia"]}));
-    told(choose(&policy, &beside(&[], layouts), &ask(Want::Whole, isolation)))
+    reported(choose(&policy, &beside(&[], layouts), &ask(Want::Whole, isolation)))
 }
 
 #[test]
@@ -198,7 +199,7 @@ fn a_request_by_the_plugins_name_gets_what_nodes_offer_under_it() {
         ),
         "{fenced}"
     );
-    let shared = told(choose(
+    let shared = reported(choose(
         &policy_with(&json!({})),
         &beside(&[], &["time-sliced-4-renamed"]),
         &ask(Want::Replica, None),
@@ -213,7 +214,7 @@ fn all_slices_of_a_pod_are_on_one_sort_of_node() {
         ContainerAsk { name: "second".into(), want: Want::Size(SizeGb(20)), ..asking.containers[0].clone() };
     asking.containers.push(second);
     let told_of = |models: &[&str], layouts: &[&str]| {
-        told(choose(&policy_with(&json!({})), &beside(models, layouts), &asking))
+        reported(choose(&policy_with(&json!({})), &beside(models, layouts), &asking))
     };
     let mps = "nvidia.com/gpu=mps | nvidia.com/gpu=mps";
     assert!(told_of(&[], &["mig-single", "mps-4"]).starts_with(mps), "20 GB is in none of 10");
@@ -256,6 +257,6 @@ fn static_nodes_are_allowed_if_they_could_ever_serve_the_pod() {
 fn a_pod_of_several_containers_stays_with_static_nodes_that_lost_their_devices() {
     let mut asking = ask(Want::Size(SizeGb(20)), Some(IsolationClass::Memory));
     asking.containers.push(ContainerAsk { name: "second".into(), ..asking.containers[0].clone() });
-    let told = told(choose(&policy_with(&json!({})), &away("mps-4"), &asking));
-    assert!(told.starts_with("nvidia.com/gpu=mps | nvidia.com/gpu=mps"), "{told}");
+    let reported = reported(choose(&policy_with(&json!({})), &away("mps-4"), &asking));
+    assert!(reported.starts_with("nvidia.com/gpu=mps | nvidia.com/gpu=mps"), "{reported}");
 }

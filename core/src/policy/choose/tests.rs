@@ -257,8 +257,8 @@ fn a_refusal_names_the_policys_bound_and_the_nearest_request() {
     assert_eq!(of(7, 1).unwrap().document.containers[0].size_gb, SizeGb(10));
     let denied =
         [of(2, 1), of(41, 1), of(20, 4), of(5, 5), of(5, 9)].map(|denied| denied.unwrap_err().to_string());
-    let told = of(7, 1).unwrap().warnings[0].to_string();
-    insta::assert_snapshot!(denied.join("\n") + "\n" + &told);
+    let reported = of(7, 1).unwrap().warnings[0].to_string();
+    insta::assert_snapshot!(denied.join("\n") + "\n" + &reported);
 }
 
 #[test]

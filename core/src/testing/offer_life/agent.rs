@@ -186,14 +186,14 @@ impl Life {
     }
 
     /// The agent's watch of pods catches up.
-    pub(super) fn tell_pods(&mut self) {
+    pub(super) fn report_pods(&mut self) {
         let bound = self.pods.iter().filter(|pod| matches!(pod.stage, Stage::Bound | Stage::Running));
         self.agent.pods = bound.map(|pod| (pod.uid.clone(), pod.stage == Stage::Running)).collect();
     }
 
     /// The agent reads the kubelet's List and checkpoint. With `late`, Allocate is so long ago that the kubelet must
     /// have refused what neither shows.
-    pub(super) fn tell_holders(&mut self, late: bool) {
+    pub(super) fn report_holders(&mut self, late: bool) {
         let agent = &mut self.agent;
         (agent.listed, agent.recorded) = self.kubelet.account(&self.pods);
         let lacks =
@@ -214,8 +214,8 @@ impl Life {
         self.agent = Agent { clock: self.agent.clock, ready, ..Agent::default() };
         self.note_ready();
         self.kubelet.taken = Devices::default();
-        self.tell_pods();
-        self.tell_holders(false);
+        self.report_pods();
+        self.report_holders(false);
         // No Binding is on its way for longer than an agent takes to start.
         for pod in self.pods.iter_mut().filter(|pod| pod.stage == Stage::Pending) {
             pod.was_ready = self.agent.is_ready(pod, &self.slices);
@@ -227,7 +227,7 @@ impl Life {
     pub(super) fn restart_kubelet(&mut self) {
         self.kubelet.restart();
         self.agent.seen = None;
-        self.tell_pods();
+        self.report_pods();
         // A kubelet that has lost its checkpoint would allocate again for living pods.
         let pods = &self.agent.pods;
         self.agent.kept.retain(|_, uid| !pods.contains_key(uid));

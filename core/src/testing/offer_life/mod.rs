@@ -162,8 +162,8 @@ impl Life {
             35 => self.end_bind(&mut draw),
             36 => self.release(&mut draw),
             37..=48 => self.allocate(&mut draw),
-            49..=52 => self.tell_holders(draw.one_in(3)),
-            53..=55 => self.tell_pods(),
+            49..=52 => self.report_holders(draw.one_in(3)),
+            53..=55 => self.report_pods(),
             56..=57 => self.end(&mut draw),
             58..=59 => self.release_ended(),
             60 => self.follow_holders(),
@@ -189,11 +189,11 @@ impl Life {
                 (slice.made, slice.served) = (true, true);
             }
             self.pods.iter_mut().for_each(|pod| pod.bind_open = true);
-            self.tell_pods();
+            self.report_pods();
             // Twice, because the account of held devices follows the previous decision.
             for _ in 0..2 {
                 self.decide();
-                self.tell_holders(true);
+                self.report_holders(true);
             }
             self.follow_holders();
             self.release_ended();

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 struct Predecessor {
     /// Since when it has sent nothing. It may have Bindings under way, so that all nodes are closed. `None` if it
     /// released the Lease, and for a first leader.
-    silent_since: Option<Instant>,
+    unresponsive_since: Option<Instant>,
     /// True if there was no Lease, so that only the ConfigMap can show whether there was a former leader.
     is_doubtful: bool,
 }
@@ -46,7 +46,7 @@ impl ClosedNodes {
 
     /// Whether a former leader's Bindings may be under way.
     pub fn may_have_bindings_of_predecessor(&self) -> bool {
-        self.predecessor.silent_since.is_some()
+        self.predecessor.unresponsive_since.is_some()
     }
 
     pub fn close(&mut self, node: &NodeName) {
@@ -72,8 +72,8 @@ impl ClosedNodes {
 
     /// Records how the former leader ended, and since when it has sent nothing.
     pub fn succeed(&mut self, former: Former, since: Instant) {
-        let silent_since = (former != Former::GaveBack).then_some(since);
-        self.predecessor = Predecessor { silent_since, is_doubtful: former == Former::Unknown };
+        let unresponsive_since = (former != Former::GaveBack).then_some(since);
+        self.predecessor = Predecessor { unresponsive_since, is_doubtful: former == Former::Unknown };
     }
 
     /// No record shows a former leader, so a missing Lease was never made.
@@ -87,7 +87,7 @@ impl ClosedNodes {
     /// nothing for long enough. Returns whether it did.
     pub fn reopen(&mut self, now: Instant, request_limit: Duration) -> bool {
         let is_over = |since| now.saturating_duration_since(since) >= request_limit;
-        let is_due = self.predecessor.silent_since.is_some_and(is_over);
+        let is_due = self.predecessor.unresponsive_since.is_some_and(is_over);
         if is_due {
             self.predecessor = Predecessor::default();
         }

@@ -46,7 +46,7 @@ const TIMEOUT: Duration = Duration::from_secs(5);
 /// Whether this replica applies layouts while it leads.
 #[must_use]
 pub fn applies(policies: &PolicySource, rights: RightsArgs) -> bool {
-    // Without `--policy` no file asks for the removal of layouts either, so the keeper changes nothing.
+    // Without `--policy` no file asks for the removal of layouts either, so the reconciler changes nothing.
     rights.layouts && policies.are_given()
 }
 
@@ -71,14 +71,14 @@ pub async fn run(term: Arc<Term>, settings: PluginArgs) {
     let mut nodes = term.cluster.seen_nodes.follow();
     let mut ticks = interval(POLL_INTERVAL);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let mut keeper = Keeper::new(term.clone(), settings);
+    let mut reconciler = Reconciler::new(term.clone(), settings);
     loop {
         tokio::select! {
             () = stop.cancelled() => break,
             change = nodes.recv() => match change {
                 Some(change) => {
                     let is_listed = matches!(change, NodeChange::All(_));
-                    keeper.hear(change);
+                    reconciler.observe(change);
                     if is_listed {
                         // Runs the first pass now, because pods for static nodes are held back until then.
                         ticks.reset_immediately();
@@ -87,7 +87,7 @@ pub async fn run(term: Arc<Term>, settings: PluginArgs) {
                 None => break,
             },
             _ = ticks.tick() => {
-                if keeper.is_listed && stop.run_until_cancelled(keeper.look()).await.is_none() {
+                if reconciler.is_listed && stop.run_until_cancelled(reconciler.reconcile()).await.is_none() {
                     break;
                 }
             }
@@ -97,7 +97,7 @@ pub async fn run(term: Arc<Term>, settings: PluginArgs) {
 }
 
 /// The leader's state, and its clients for writing.
-struct Keeper {
+struct Reconciler {
     term: Arc<Term>,
     nodes: Api<Node>,
     settings: PluginArgs,
@@ -124,7 +124,7 @@ struct Keeper {
     has_taken_over: bool,
 }
 
-impl Keeper {
+impl Reconciler {
     fn new(term: Arc<Term>, settings: PluginArgs) -> Self {
         Self {
             nodes: Api::all(term.client.clone()),
@@ -146,7 +146,7 @@ impl Keeper {
         }
     }
 
-    fn hear(&mut self, change: NodeChange) {
+    fn observe(&mut self, change: NodeChange) {
         match change {
             NodeChange::All(nodes) => {
                 self.seen.clear();
@@ -176,7 +176,7 @@ impl Keeper {
     }
 
     /// Reads, decides, and writes what is due.
-    async fn look(&mut self) {
+    async fn reconcile(&mut self) {
         if !self.has_taken_over && !self.take_over().await {
             return;
         }
@@ -390,18 +390,18 @@ impl Keeper {
             let (written, labels, state) = (written?, &write.labels, &decision.state);
             let state = state.as_ref().map(ToString::to_string).unwrap_or_default();
             tracing::info!(node = %name, ?labels, state, "the node's layout is written");
-            self.hear(written.into());
+            self.observe(written.into());
         }
         let Some(seen) = self.seen.get(name) else { return Ok(()) };
-        let told = decision.told(seen);
+        let reported = decision.event_after(seen);
         if let Some(condition) = decision.condition(seen) {
             let before = seen.condition.as_ref().map(|condition| condition.status.clone());
             let written =
                 node_patch::condition(&self.nodes, name, condition.as_ref(), before.as_deref()).await?;
-            self.hear(written.into());
+            self.observe(written.into());
         }
-        if let Some(told) = told {
-            events::tell_node(&self.term.client, name, told).await;
+        if let Some(reported) = reported {
+            events::publish_for_node(&self.term.client, name, reported).await;
         }
         Ok(())
     }
@@ -412,5 +412,5 @@ fn now() -> u64 {
 }
 
 #[cfg(test)]
-#[path = "keeper_tests.rs"]
+#[path = "reconciler_tests.rs"]
 mod tests;

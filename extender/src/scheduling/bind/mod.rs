@@ -7,7 +7,7 @@
 mod over_stream;
 
 use crate::cluster_index::Unreservable;
-use crate::events::Topic;
+use crate::events::EventReason;
 use crate::metric_labels::Outcome;
 use crate::objects::ask::Ask;
 use crate::objects::pod::KnownPod;
@@ -224,13 +224,13 @@ impl Bind {
     /// Writes an Event that names the pod's slices.
     async fn tell(self, term: Arc<Term>, assignment: AssignmentDocument) {
         let note = note(&self.node, &assignment);
-        term.events.publish(&self.key, &self.uid, Topic::SlicesAssigned, note).await;
+        term.events.publish(&self.key, &self.uid, EventReason::SlicesAssigned, note).await;
     }
 
     /// Warns in an Event that the pod's processes may be root, which its policy allows beside an MPS daemon.
     async fn warn_of_commands(self, term: Arc<Term>) {
         let note = "its containers may run as root, and mps.rootContainers of its policy is allow: they can change limits of their GPU's MPS daemon and end their neighbours' work; set spec.hostUsers: false, or runAsNonRoot: true and allowPrivilegeEscalation: false".to_owned();
-        term.events.publish(&self.key, &self.uid, Topic::MayCommandMps, note).await;
+        term.events.publish(&self.key, &self.uid, EventReason::MayCommandMps, note).await;
     }
 
     async fn pod(&self, term: &Arc<Term>, gate: Instant) -> Result<KnownPod, BindError> {

@@ -37,8 +37,8 @@ impl World {
         self.calls.clear();
         self.upset.unseen.clone_from(&self.upset.lost);
         self.kubelet.forget_agent();
-        self.keepers.forget();
-        self.node.on_daemons(self.keepers.daemons());
+        self.reconcilers.forget();
+        self.node.on_daemons(self.reconcilers.daemons());
         self.look();
     }
 
@@ -48,7 +48,7 @@ impl World {
             self.node.on_registration(Ok(self.node.resource_names()));
             self.kubelet.registered = true;
         }
-        self.tell_pods();
+        self.report_pods();
         self.node.on_predecessor(Predecessor::default(), self.now);
         self.node.on_policy(Ok(self.policy.clone()));
         self.node.on_leader(Some(1), self.now);
@@ -76,7 +76,7 @@ impl World {
         let decision = self.node.decide(self.now);
         self.kubelet.send(&decision.lists);
         if decision.kept.is_some() {
-            self.keepers.wanted.clone_from(&decision.kept);
+            self.reconcilers.wanted.clone_from(&decision.kept);
         }
         self.published = Some(decision.status.clone());
         self.check_decision(&decision);
@@ -212,7 +212,7 @@ impl World {
         if choice.is_multiple_of(7) {
             self.lose(choice);
         }
-        self.keepers.boot();
+        self.reconcilers.boot();
         self.kubelet.boot();
         self.start_agent();
         self.upset.hindered |= self.upset.others;
@@ -256,7 +256,7 @@ impl World {
             5 if (choice / 8).is_multiple_of(2) => self.look(),
             5 => self.kubelet.corrupt = !self.kubelet.corrupt,
             6 => self.order_late(),
-            _ => self.keepers.outside = [0, 700, 5000][choice / 8 % 3],
+            _ => self.reconcilers.outside = [0, 700, 5000][choice / 8 % 3],
         }
     }
 
@@ -279,7 +279,7 @@ impl World {
         }
         self.upset.unseen.clear();
         (self.upset.others, self.kubelet.corrupt) = (false, false);
-        self.keepers.outside = 0;
+        self.reconcilers.outside = 0;
         self.finish(1);
         self.look();
         // After this time the pods that may be bound are looked up.

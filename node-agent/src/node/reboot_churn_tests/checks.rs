@@ -94,12 +94,12 @@ impl World {
                     && self.node.facts.placement().device_of(w).as_ref() == Some(device)
             });
             let slice = slice.unwrap_or_else(|| panic!("{device} is offered as {name} and not reserved"));
-            assert!(self.keepers.can_be_opened(device), "{device} is offered and cannot be opened");
+            assert!(self.reconcilers.can_be_opened(device), "{device} is offered and cannot be opened");
             let gpu = self.gpus.gpus().into_iter().find(|g| g.uuid == slice.gpu).unwrap();
             assert!(
                 gpu.fault.is_none() || self.node.facts.inventory.gpu(&slice.gpu).unwrap().fault.is_none()
             );
-            match (slice.shape, self.keepers.daemon(&slice.gpu)) {
+            match (slice.shape, self.reconcilers.daemon(&slice.gpu)) {
                 (Shape::Mig { .. }, _) | (Shape::Whole { .. } | Shape::TimeSlicing { .. }, None) => {}
                 (Shape::Mps { size_gb, .. }, Some(Daemon::Serving { limit, .. })) => {
                     assert!(*limit >= size_gb.share_memory(), "{device} is offered within {limit}");
@@ -150,26 +150,27 @@ impl World {
                 cut.extend(devices);
             }
         }
-        let told = status.slices.iter().filter(|s| s.shape.kind() == Kind::Mig);
+        let reported = status.slices.iter().filter(|s| s.shape.kind() == Kind::Mig);
         let place =
             |shape: Shape| if shape.replica().is_some() { shape.instance().map(Shape::mig) } else { None };
-        let told = told.map(|s| {
+        let reported = reported.map(|s| {
             let device = s.device.as_ref().map(mig_device);
             (s.gpu.clone(), place(s.shape).unwrap_or(s.shape), device)
         });
-        let mut told: Vec<_> = told.collect();
+        let mut reported: Vec<_> = reported.collect();
         cut.sort();
-        told.sort();
+        reported.sort();
         // The replicas of one instance count once.
-        told.dedup();
-        (cut != told).then(|| format!("the GPUs have {cut:?}, the status lists {told:?}"))
+        reported.dedup();
+        (cut != reported).then(|| format!("the GPUs have {cut:?}, the status lists {reported:?}"))
     }
 
     fn differing_holders(&self, status: &GpuNodeStatus) -> Option<String> {
         let holders = self.kubelet.pods.iter().map(|(device, pod)| (device.clone(), pod.key.clone()));
-        let told = status.slices.iter().filter_map(|s| Some((s.device.clone()?, s.holder.as_ref()?.key())));
-        let (holders, told): (BTreeMap<_, _>, BTreeMap<_, _>) = (holders.collect(), told.collect());
-        (holders != told).then(|| format!("the kubelet lists {holders:?}, the status {told:?}"))
+        let reported =
+            status.slices.iter().filter_map(|s| Some((s.device.clone()?, s.holder.as_ref()?.key())));
+        let (holders, reported): (BTreeMap<_, _>, BTreeMap<_, _>) = (holders.collect(), reported.collect());
+        (holders != reported).then(|| format!("the kubelet lists {holders:?}, the status {reported:?}"))
     }
 
     fn differing_wants(&self, status: &GpuNodeStatus) -> Option<String> {
@@ -185,7 +186,7 @@ impl World {
         }
         let mps = status.slices.iter().filter(|s| s.shape.kind() == Kind::Mps);
         let mps: BTreeSet<_> = mps.map(|s| s.gpu.clone()).collect();
-        let daemons: BTreeSet<_> = self.keepers.daemons().into_keys().collect();
+        let daemons: BTreeSet<_> = self.reconcilers.daemons().into_keys().collect();
         (daemons != mps).then(|| format!("MPS daemons are on {daemons:?}, shares on {mps:?}"))
     }
 }

@@ -158,7 +158,7 @@ impl World {
         self.kubelet.bound.remove(uid);
         self.node.on_pod_left(key.clone(), uid.clone(), self.now);
         self.kubelet.gone.insert(uid.clone());
-        self.tell_pods();
+        self.report_pods();
     }
 
     /// Rejects the bound pods that got nothing.
@@ -207,7 +207,7 @@ impl World {
     }
 
     /// Sends the API server's view of pods.
-    pub(super) fn tell_pods(&mut self) {
+    pub(super) fn report_pods(&mut self) {
         let pods = self.kubelet.bound.iter().map(|(uid, (key, name))| {
             let pod = NodePod {
                 key: key.clone(),

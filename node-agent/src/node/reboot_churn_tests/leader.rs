@@ -201,7 +201,7 @@ impl World {
                 self.kubelet.bound.insert(uid, (key, resource));
             }
         }
-        self.tell_pods();
+        self.report_pods();
     }
 
     /// Looks pods up on the agent's request.

@@ -7,14 +7,13 @@
 
 mod agent;
 mod checks;
-mod keepers;
 mod kubelet;
 mod leader;
+mod reconcilers;
 
 use super::*;
 use crate::gpu::fake::FakeGpus;
 use agent::{Call, Disk};
-use keepers::Keepers;
 use kerf_core::contract::NodePolicy;
 use kerf_core::contract::{GpuNodeStatus, WantedSlice};
 use kerf_core::names::DeviceId;
@@ -22,6 +21,7 @@ use kerf_core::names::GpuUuid;
 use kubelet::Kubelet;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestError, TestRunner};
+use reconcilers::Reconcilers;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -62,7 +62,7 @@ struct World {
     published: Option<GpuNodeStatus>,
     disk: Disk,
     calls: BTreeMap<GpuUuid, Call>,
-    keepers: Keepers,
+    reconcilers: Reconcilers,
     tally: Tally,
 }
 
@@ -102,7 +102,7 @@ impl World {
             published: None,
             disk: Disk::default(),
             calls: BTreeMap::new(),
-            keepers: Keepers::default(),
+            reconcilers: Reconcilers::default(),
             tally: Tally::default(),
         };
         world.set_policy(0);

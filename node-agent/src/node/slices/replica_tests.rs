@@ -79,8 +79,8 @@ fn pods_take_turns_on_one_instance_and_a_fourth_is_too_many() {
         assert_eq!(slice(&status, id).state, SliceState::Ready);
     }
     assert_eq!(slice(&status, "s3").device, None);
-    let told = failing(&status, Condition::SPEC_REACHED).unwrap();
-    assert!(told.contains("s3: as many pods take turns"), "{told}");
+    let reported = failing(&status, Condition::SPEC_REACHED).unwrap();
+    assert!(reported.contains("s3: as many pods take turns"), "{reported}");
     let memory = |id| slice(&status, id).memory;
     assert_eq!((memory("s0"), memory("s2")), (MemoryMib(9_984), MemoryMib(9_984)), "each may use all of it");
     assert_eq!(status.summary.free, "69Gi", "it is counted once");
@@ -118,18 +118,18 @@ fn a_restart_of_the_agent_takes_no_turn_from_anybody() {
     let mut scene = scene();
     taken(&mut scene, 3);
     let status = scene.settle();
-    let told = |status: &kerf_core::contract::GpuNodeStatus| {
+    let reported = |status: &kerf_core::contract::GpuNodeStatus| {
         ["s0", "s1", "s2"].map(|id| {
             let slice = slice(status, id);
             (slice.state, slice.device.clone(), slice.holder.clone().map(|holder| holder.pod))
         })
     };
-    let before = told(&status);
+    let before = reported(&status);
     assert!(before.iter().all(|(state, ..)| *state == SliceState::Held));
     // By its checkpoint, and then without it and with nothing desired.
     scene.restart_agent();
     scene.want(turns(3));
-    assert_eq!(told(&scene.settle()), before);
+    assert_eq!(reported(&scene.settle()), before);
     scene.record = crate::node::Restored::default();
     scene.restart_agent();
     scene.want(vec![wanted("s9", crate::node::tests::mig("7g.80gb", 0, 8), None)]);
@@ -251,8 +251,8 @@ fn nvidias_labels_tell_how_many_take_turns() {
     scene.want(turns(1));
     scene.settle();
     let labels = scene.node.report().gfd_labels;
-    let told = ["count", "replicas", "sharing-strategy"].map(|name| label(&labels, name));
-    assert_eq!(told, ["1", "3", "time-slicing"]);
+    let reported = ["count", "replicas", "sharing-strategy"].map(|name| label(&labels, name));
+    assert_eq!(reported, ["1", "3", "time-slicing"]);
     assert!(label(&labels, "product").ends_with("-MIG-1g.10gb"), "one can be had whole too");
     assert_eq!(labels["nvidia.com/gpu.replicas"], "0");
 }

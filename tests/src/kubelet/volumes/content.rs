@@ -11,7 +11,7 @@ use k8s_openapi::api::core::v1::{
 use kube::api::{Api, PostParams};
 
 use super::atomic::Payload;
-use super::{MountError, Telling};
+use super::{MountContext, MountError};
 use crate::kubelet::downward;
 
 /// The entries of a Secret or a ConfigMap, by key.
@@ -29,11 +29,11 @@ pub(super) type Tokens = BTreeMap<String, Token>;
 
 /// A Secret's entries; empty if it is optional and missing.
 pub(in crate::kubelet) async fn secret(
-    telling: &Telling<'_>,
+    context: &MountContext<'_>,
     name: &str,
     optional: bool,
 ) -> Result<Entries, MountError> {
-    let api: Api<Secret> = Api::namespaced(telling.client.clone(), &telling.namespace());
+    let api: Api<Secret> = Api::namespaced(context.client.clone(), &context.namespace());
     let found = api.get_opt(name).await.map_err(|error| MountError::Api(error.into()))?;
     match found {
         Some(secret) => {
@@ -47,11 +47,11 @@ pub(in crate::kubelet) async fn secret(
 
 /// A ConfigMap's entries; empty if it is optional and missing.
 pub(in crate::kubelet) async fn config_map(
-    telling: &Telling<'_>,
+    context: &MountContext<'_>,
     name: &str,
     optional: bool,
 ) -> Result<Entries, MountError> {
-    let api: Api<ConfigMap> = Api::namespaced(telling.client.clone(), &telling.namespace());
+    let api: Api<ConfigMap> = Api::namespaced(context.client.clone(), &context.namespace());
     let found = api.get_opt(name).await.map_err(|error| MountError::Api(error.into()))?;
     match found {
         Some(map) => {
@@ -83,16 +83,16 @@ pub(super) fn selected(
 }
 
 /// The files of a downwardAPI volume.
-pub(super) fn told(
-    telling: &Telling<'_>,
+pub(super) fn reported(
+    context: &MountContext<'_>,
     items: Option<&Vec<DownwardAPIVolumeFile>>,
 ) -> Result<Payload, MountError> {
-    let containers = containers(telling.pod);
+    let containers = containers(context.pod);
     let files = items.into_iter().flatten().map(|item| {
         let field = item.field_ref.as_ref();
-        let field = field.and_then(|f| downward::field(telling.pod, telling.whereabouts, &f.field_path));
+        let field = field.and_then(|f| downward::field(context.pod, context.whereabouts, &f.field_path));
         let resource = item.resource_field_ref.as_ref();
-        let resource = resource.and_then(|r| downward::resource(&containers, "", telling.node, r));
+        let resource = resource.and_then(|r| downward::resource(&containers, "", context.node, r));
         let text = field.or(resource).ok_or_else(|| MountError::NoKey(item.path.clone()))?;
         Ok((item.path.clone(), text.into_bytes()))
     });
@@ -107,28 +107,28 @@ pub(in crate::kubelet) fn containers(pod: &Pod) -> Vec<&Container> {
 
 /// The files of one source of a projected volume.
 pub(super) async fn projected(
-    telling: &Telling<'_>,
+    context: &MountContext<'_>,
     source: &VolumeProjection,
     tokens: &mut Tokens,
 ) -> Result<Payload, MountError> {
     if let Some(source) = &source.secret {
         let optional = source.optional.unwrap_or_default();
-        let entries = secret(telling, &source.name, optional).await?;
+        let entries = secret(context, &source.name, optional).await?;
         return selected(entries, source.items.as_ref(), optional);
     }
     if let Some(source) = &source.config_map {
         let optional = source.optional.unwrap_or_default();
-        let entries = config_map(telling, &source.name, optional).await?;
+        let entries = config_map(context, &source.name, optional).await?;
         return selected(entries, source.items.as_ref(), optional);
     }
     if let Some(source) = &source.downward_api {
-        return told(telling, source.items.as_ref());
+        return reported(context, source.items.as_ref());
     }
     let Some(source) = &source.service_account_token else { return Err(MountError::Unsupported) };
     let kept = tokens.get(&source.path).filter(|token| Instant::now() < token.renew).cloned();
     let token = match kept {
         Some(token) => token,
-        None => token(telling, source).await?,
+        None => token(context, source).await?,
     };
     tokens.insert(source.path.clone(), token.clone());
     Ok([(source.path.clone(), token.text.into_bytes())].into())
@@ -137,8 +137,11 @@ pub(super) async fn projected(
 /// A token of the pod's service account, bound to the pod, so that it carries the node's name too. It is
 /// renewed after four fifths of its lifetime (kubernetes v1.36, `requiresRefresh` in
 /// `pkg/kubelet/token/token_manager.go`).
-async fn token(telling: &Telling<'_>, source: &ServiceAccountTokenProjection) -> Result<Token, MountError> {
-    let metadata = &telling.pod.metadata;
+async fn token(
+    context: &MountContext<'_>,
+    source: &ServiceAccountTokenProjection,
+) -> Result<Token, MountError> {
+    let metadata = &context.pod.metadata;
     let bound = BoundObjectReference {
         api_version: Some("v1".to_owned()),
         kind: Some("Pod".to_owned()),
@@ -153,8 +156,8 @@ async fn token(telling: &Telling<'_>, source: &ServiceAccountTokenProjection) ->
         expiration_seconds: Some(seconds),
     };
     let request = TokenRequest { spec, ..TokenRequest::default() };
-    let account = telling.pod.spec.as_ref().and_then(|spec| spec.service_account_name.as_deref());
-    let accounts: Api<ServiceAccount> = Api::namespaced(telling.client.clone(), &telling.namespace());
+    let account = context.pod.spec.as_ref().and_then(|spec| spec.service_account_name.as_deref());
+    let accounts: Api<ServiceAccount> = Api::namespaced(context.client.clone(), &context.namespace());
     let (asked, parameters) = (Instant::now(), PostParams::default());
     let answer = accounts.create_token_request(account.unwrap_or("default"), &parameters, &request);
     let answer = answer.await.map_err(|error| MountError::Api(error.into()))?;

@@ -44,7 +44,7 @@ pub(super) enum MountError {
 }
 
 /// The sources of volumes' contents and variables.
-pub(super) struct Telling<'a> {
+pub(super) struct MountContext<'a> {
     pub(super) client: &'a Client,
     pub(super) pod: &'a Pod,
     pub(super) whereabouts: &'a Whereabouts,
@@ -52,7 +52,7 @@ pub(super) struct Telling<'a> {
     pub(super) node: &'a ResourceList,
 }
 
-impl Telling<'_> {
+impl MountContext<'_> {
     pub(super) fn namespace(&self) -> String {
         self.pod.metadata.namespace.clone().unwrap_or_default()
     }
@@ -75,13 +75,13 @@ impl PodVolumes {
     /// Mounts missing volumes below `folder`. The error names the volume.
     pub(super) async fn mount(
         &mut self,
-        telling: &Telling<'_>,
+        context: &MountContext<'_>,
         files: &NodeFiles,
         folder: &Path,
     ) -> Result<(), (String, MountError)> {
-        for volume in volumes(telling.pod) {
+        for volume in volumes(context.pod) {
             if !self.mounted.contains_key(&volume.name) {
-                let mounted = mounted(telling, files, folder, volume).await;
+                let mounted = mounted(context, files, folder, volume).await;
                 let mounted = mounted.map_err(|error| (volume.name.clone(), error))?;
                 self.mounted.insert(volume.name.clone(), mounted);
             }
@@ -90,10 +90,10 @@ impl PodVolumes {
     }
 
     /// Updates the content that the kubelet writes. A volume whose source cannot be read keeps its content.
-    pub(super) async fn refresh(&mut self, telling: &Telling<'_>) {
-        for volume in volumes(telling.pod) {
+    pub(super) async fn refresh(&mut self, context: &MountContext<'_>) {
+        for volume in volumes(context.pod) {
             let Some(Mounted::Kept { folder, tokens }) = self.mounted.get_mut(&volume.name) else { continue };
-            let refreshed = async { Ok(folder.show(payload(telling, volume, tokens).await?)?) };
+            let refreshed = async { Ok(folder.show(payload(context, volume, tokens).await?)?) };
             let refreshed: Result<bool, MountError> = refreshed.await;
             if let Err(error) = refreshed {
                 tracing::debug!(volume = volume.name, %error, "a volume stays as it is");
@@ -115,7 +115,7 @@ fn volumes(pod: &Pod) -> &[Volume] {
 }
 
 async fn mounted(
-    telling: &Telling<'_>,
+    context: &MountContext<'_>,
     files: &NodeFiles,
     folder: &Path,
     volume: &Volume,
@@ -130,31 +130,35 @@ async fn mounted(
         return Ok(Mounted::Plain(own));
     }
     let mut tokens = Tokens::new();
-    let payload = payload(telling, volume, &mut tokens).await?;
+    let payload = payload(context, volume, &mut tokens).await?;
     let mut folder = AtomicFolder::make(own)?;
     folder.show(payload)?;
     Ok(Mounted::Kept { folder, tokens })
 }
 
 /// The files that a volume must have now.
-async fn payload(telling: &Telling<'_>, volume: &Volume, tokens: &mut Tokens) -> Result<Payload, MountError> {
+async fn payload(
+    context: &MountContext<'_>,
+    volume: &Volume,
+    tokens: &mut Tokens,
+) -> Result<Payload, MountError> {
     if let Some(source) = &volume.secret {
         let optional = source.optional.unwrap_or_default();
-        let entries = secret(telling, source.secret_name.as_deref().unwrap_or_default(), optional).await?;
+        let entries = secret(context, source.secret_name.as_deref().unwrap_or_default(), optional).await?;
         return content::selected(entries, source.items.as_ref(), optional);
     }
     if let Some(source) = &volume.config_map {
         let optional = source.optional.unwrap_or_default();
-        let entries = config_map(telling, &source.name, optional).await?;
+        let entries = config_map(context, &source.name, optional).await?;
         return content::selected(entries, source.items.as_ref(), optional);
     }
     if let Some(source) = &volume.downward_api {
-        return content::told(telling, source.items.as_ref());
+        return content::reported(context, source.items.as_ref());
     }
     let Some(source) = &volume.projected else { return Err(MountError::Unsupported) };
     let mut payload = Payload::new();
     for source in source.sources.iter().flatten() {
-        payload.extend(content::projected(telling, source, tokens).await?);
+        payload.extend(content::projected(context, source, tokens).await?);
     }
     Ok(payload)
 }

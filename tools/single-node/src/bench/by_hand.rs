@@ -25,19 +25,19 @@ pub fn run(args: &Args, technology: &str, kerf: &Results, out: &Path) -> anyhow:
     command.args(["--seconds", &kerf.measure_seconds.to_string()]);
     command.env("LD_LIBRARY_PATH", &args.libraries).env("PATH", search_path(args.mps_control()?.parent())?);
     let output = command.stderr(Stdio::inherit()).output().context("failed to run by_hand.py")?;
-    let told = String::from_utf8_lossy(&output.stdout);
-    ensure!(output.status.success(), "by_hand.py failed ({}):\n{told}", output.status);
-    fs::write(out.join("by-hand.csv"), told.as_bytes()).context("failed to write by-hand.csv")?;
-    means(&told)
+    let reported = String::from_utf8_lossy(&output.stdout);
+    ensure!(output.status.success(), "by_hand.py failed ({}):\n{reported}", output.status);
+    fs::write(out.join("by-hand.csv"), reported.as_bytes()).context("failed to write by-hand.csv")?;
+    means(&reported)
 }
 
 /// Parses lines `technology,copies,mean,…` below a header.
-fn means(told: &str) -> anyhow::Result<Means> {
+fn means(reported: &str) -> anyhow::Result<Means> {
     let read = |line: &str| {
         let mut fields = line.split(',').skip(1);
         Some((fields.next()?.parse().ok()?, fields.next()?.parse().ok()?))
     };
-    let lines = told.lines().skip(1);
+    let lines = reported.lines().skip(1);
     lines.map(|line| read(line).with_context(|| format!("by_hand.py printed {line:?}"))).collect()
 }
 
@@ -47,8 +47,8 @@ mod tests {
 
     #[test]
     fn a_line_has_the_copies_and_their_mean() {
-        let told = "technology,copies,mean,p50\nmps,1,0.05012,0.05\nmps,7,0.09474,0.09\n";
-        assert_eq!(means(told).unwrap(), Means::from([(1, 0.05012), (7, 0.09474)]));
+        let reported = "technology,copies,mean,p50\nmps,1,0.05012,0.05\nmps,7,0.09474,0.09\n";
+        assert_eq!(means(reported).unwrap(), Means::from([(1, 0.05012), (7, 0.09474)]));
         assert!(means("technology,copies,mean\nmps,nothing,0.1\n").is_err());
     }
 }

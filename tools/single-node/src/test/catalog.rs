@@ -16,7 +16,7 @@ pub fn agrees_with_nvml(scene: &Scene<'_>) -> anyhow::Result<String> {
     let smi = told_by_smi()?;
     let listed: Vec<Vec<String>> = kerf(scene, "list")?.iter().map(listed).collect();
     ensure!(listed == smi, "kerf gpu list says {listed:?}, nvidia-smi {smi:?}");
-    let mut told = Vec::new();
+    let mut reported = Vec::new();
     for gpu in kerf(scene, "profiles")? {
         let model =
             gpu["model"].as_str().with_context(|| format!("the catalog does not have {}", gpu["product"]))?;
@@ -24,11 +24,11 @@ pub fn agrees_with_nvml(scene: &Scene<'_>) -> anyhow::Result<String> {
         ensure!(profiles > 0, "NVML reports no profiles of {model}");
         let differences = gpu["differences"].as_array().context("kerf gpu profiles names no differences")?;
         ensure!(differences.is_empty(), "the catalog differs from NVML: {differences:?}");
-        told.push(format!("{profiles} profiles of {model}"));
+        reported.push(format!("{profiles} profiles of {model}"));
     }
     Ok(format!(
         "index, UUID, name and memory as nvidia-smi has them; names, ids, placements and memory of {}",
-        told.join(", ")
+        reported.join(", ")
     ))
 }
 

@@ -38,8 +38,9 @@ pub async fn for_a_share(scene: &Scene<'_>) -> anyhow::Result<String> {
     let job = Job { compiles: true, ..Job::new("compiles", Ask::Share(GIB)) };
     scene.create(&job).await?;
     let pod = scene.pods.running(&job.name).await?;
-    let told = scene.line(&pod, "COMPILED ", TIMEOUT).await?;
-    let seen: Compiled = serde_json::from_str(&told).with_context(|| format!("the pod printed {told}"))?;
+    let reported = scene.line(&pod, "COMPILED ", TIMEOUT).await?;
+    let seen: Compiled =
+        serde_json::from_str(&reported).with_context(|| format!("the pod printed {reported}"))?;
     ensure!(!seen.libcuda.is_empty(), "ldconfig finds no driver in {}", seen.distribution);
     ensure!(seen.difference < APART, "compiled differs from uncompiled: {seen:?}");
     ensure!(seen.free_mib <= GIB * 1024, "the share's limit does not hold: {seen:?}");

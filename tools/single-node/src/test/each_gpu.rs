@@ -26,9 +26,9 @@ pub async fn has_its_own_server(scene: &Scene<'_>) -> anyhow::Result<String> {
     gpus.dedup();
     ensure!(gpus.len() == jobs.len(), "{} pods are on the GPUs {gpus:?}", jobs.len());
     scene.work_on(&jobs).await?;
-    let told: Vec<String> = seen.iter().map(ToString::to_string).collect();
+    let reported: Vec<String> = seen.iter().map(ToString::to_string).collect();
     if !scene.is_real() {
-        return Ok(format!("each saw its own: {}", told.join("; ")));
+        return Ok(format!("each saw its own: {}", reported.join("; ")));
     }
     for gpu in &gpus {
         let (daemons, servers) = (daemons(scene.args, gpu), servers(scene.args, gpu));
@@ -38,7 +38,10 @@ pub async fn has_its_own_server(scene: &Scene<'_>) -> anyhow::Result<String> {
         );
     }
     one_is_lost(scene, &jobs).await?;
-    Ok(format!("each saw its own: {}; a server was killed, and only its GPU's pod ended", told.join("; ")))
+    Ok(format!(
+        "each saw its own: {}; a server was killed, and only its GPU's pod ended",
+        reported.join("; ")
+    ))
 }
 
 /// Kills one GPU's server: its pod fails, the others keep working.

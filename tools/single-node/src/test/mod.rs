@@ -86,7 +86,7 @@ pub async fn test(args: &Args) -> anyhow::Result<()> {
         let played = played.unwrap_or_else(|_| Err(anyhow::anyhow!("not over after {limit:?}")));
         let seconds = begun.elapsed().as_secs_f64();
         match played {
-            Ok(told) => println!("ok     {name} ({seconds:.1} s): {told}"),
+            Ok(reported) => println!("ok     {name} ({seconds:.1} s): {reported}"),
             Err(error) => {
                 println!("FAILED {name} ({seconds:.1} s): {error:#}");
                 failed.push(name);

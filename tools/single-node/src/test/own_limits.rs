@@ -32,12 +32,12 @@ pub async fn are_caught(scene: &Scene<'_>) -> anyhow::Result<String> {
     scene.run(std::slice::from_ref(&neighbour)).await?;
     let job = Job { outside: true, ..Job::new("own-limits-outside", Ask::Share(10)).keeping(KEEP_MIB) };
     scene.create(&job).await?;
-    let told = scene.pods.event(&job.name, "The pod's processes use").await?;
+    let reported = scene.pods.event(&job.name, "The pod's processes use").await?;
     let ended = async || {
         let pod = scene.pods.api().get_opt(&job.name).await?;
         Ok(pod.is_none_or(|pod| matches!(phase_of(&pod), "Failed" | "Succeeded")))
     };
-    wait(Duration::from_secs(30), "the pod to be evicted", ended).await.context(told.clone())?;
+    wait(Duration::from_secs(30), "the pod to be evicted", ended).await.context(reported.clone())?;
     scene.work_on(std::slice::from_ref(&neighbour)).await?;
-    Ok(format!("refused by name at admission; a pod that left its server was warned and evicted: {told}"))
+    Ok(format!("refused by name at admission; a pod that left its server was warned and evicted: {reported}"))
 }

@@ -140,8 +140,8 @@ impl<'a> Scene<'a> {
         let kinds: BTreeSet<Kind> = slices.iter().map(|slice| slice.shape.kind()).collect();
         ensure!(kinds == [job.ask.kind()].into(), "{name}: expected {}, saw {kinds:?}", job.ask.kind());
         unprivileged(&pod)?;
-        let told = self.line(&pod, "SEES ", TIMEOUT).await?;
-        let seen: Seen = serde_json::from_str(&told).with_context(|| format!("{name} printed {told}"))?;
+        let shown = self.line(&pod, "SEES ", TIMEOUT).await?;
+        let seen: Seen = serde_json::from_str(&shown).with_context(|| format!("{name} printed {shown}"))?;
         let expected = Expected { ask: job.ask, tries: job.tries, of_mib: self.gpu_mib, gpu: self.is_real() };
         let wrong = expected.compare(&seen);
         ensure!(wrong.is_empty(), "{name}: {}", wrong.join("; "));
@@ -154,8 +154,8 @@ impl<'a> Scene<'a> {
         let begun = Instant::now();
         loop {
             let lines = self.lines(pod);
-            if let Some(told) = lines.iter().find_map(|line| line.strip_prefix(word)) {
-                return Ok(told.to_owned());
+            if let Some(shown) = lines.iter().find_map(|line| line.strip_prefix(word)) {
+                return Ok(shown.to_owned());
             }
             let pod = self.pods.get(name).await?;
             if phase_of(&pod) != "Running" || begun.elapsed() > timeout {

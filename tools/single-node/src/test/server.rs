@@ -61,11 +61,11 @@ pub async fn daemon_killed(scene: &Scene<'_>) -> anyhow::Result<String> {
     let program = daemons(scene.args, &gpu);
     ensure!(program.len() == 1, "expected one daemon, saw {program:?}");
     program.iter().try_for_each(Process::kill)?;
-    let told = scene.pods.event(&before.name, "was restarted").await?;
+    let reported = scene.pods.event(&before.name, "was restarted").await?;
     scene.run(&[Job::new("daemon-after", Ask::Share(10)).trying(1)]).await?;
     let now = daemons(scene.args, &gpu);
     ensure!(now.len() == 1 && now[0].id != program[0].id, "expected one new daemon, saw {now:?}");
-    Ok(format!("restarted, and the next pod works; the pod behind it got the Event: {told}"))
+    Ok(format!("restarted, and the next pod works; the pod behind it got the Event: {reported}"))
 }
 
 const SIMULATED: &str = "the stand-in for the daemon is killed in other tests";

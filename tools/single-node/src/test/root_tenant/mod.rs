@@ -45,12 +45,12 @@ pub async fn hurts_nobody(scene: &Scene<'_>) -> anyhow::Result<String> {
     tenant::write_programs(scene.args)?;
     let kept_out = kept_out(scene, &Tenant::mounting(scene.args, SHARE)?).await?;
     let kept_out = kept_out.context("kerf gives a share to root that may mount in its user namespace")?;
-    let mut told = vec![format!("root that may mount: no share, {kept_out}")];
+    let mut reported = vec![format!("root that may mount: no share, {kept_out}")];
     for tenant in [Tenant::Root, Tenant::User] {
-        told.push(format!("{}: {}", tenant.text(), play(scene, tenant).await?));
+        reported.push(format!("{}: {}", tenant.text(), play(scene, tenant).await?));
         scene.clear().await?;
     }
-    Ok(told.join("; "))
+    Ok(reported.join("; "))
 }
 
 async fn play(scene: &Scene<'_>, tenant: Tenant) -> anyhow::Result<String> {
@@ -182,14 +182,14 @@ impl<'a> Stage<'a> {
     /// The tenant's output for the last order.
     async fn said(&self) -> anyhow::Result<String> {
         let mut said = None;
-        let told = async || {
+        let reported = async || {
             let lines = self.scene.lines(&self.pod);
             let last = lines.iter().rev().find_map(|line| line.strip_prefix("TRIED "));
             let last: Option<Tried> = last.map(serde_json::from_str).transpose()?;
             said = last.filter(|tried| tried.serial == self.serial).map(|tried| tried.said);
             Ok(said.is_some())
         };
-        if let Err(error) = wait(TIMEOUT, "the tenant to have tried", told).await {
+        if let Err(error) = wait(TIMEOUT, "the tenant to have tried", reported).await {
             let pod = self.scene.pods.get(self.tenant.name()).await?;
             return Err(error.context(format!("the tenant is {}: {}", phase_of(&pod), standing(&pod))));
         }

@@ -1,4 +1,4 @@
-//! The passes of the leader's keeper, against a stand-in for the API server.
+//! The passes of the leader's reconciler, against a stand-in for the API server.
 
 use super::*;
 use crate::api_stand_in::{ApiStandIn, Fault};
@@ -25,7 +25,7 @@ struct Flags {
 }
 
 /// A leader that has seen no Node yet.
-fn keeper(api: &Arc<ApiStandIn>) -> Keeper {
+fn reconciler(api: &Arc<ApiStandIn>) -> Reconciler {
     let (metrics, _) = crate::metrics::Metrics::new();
     let term = Term::new(
         api.client(),
@@ -41,7 +41,7 @@ fn keeper(api: &Arc<ApiStandIn>) -> Keeper {
         index.end_pod_list();
     });
     holding(api, &json!([]));
-    Keeper::new(term, Flags::parse_from(["-"]).plugin)
+    Reconciler::new(term, Flags::parse_from(["-"]).plugin)
 }
 
 /// Sets the API server's answer about pods, for every node.
@@ -85,19 +85,19 @@ fn put(api: &ApiStandIn, labels: &Value, record: &NodeRecord, gpus: &str) -> Nod
 #[tokio::test]
 async fn labels_are_restored_only_if_no_pod_is_being_bound() {
     let api = ApiStandIn::new();
-    let mut keeper = keeper(&api);
-    keeper.hear(node(&api).into());
+    let mut reconciler = reconciler(&api);
+    reconciler.observe(node(&api).into());
     let coming: SlicedPod = serde_json::from_value(pod()).unwrap();
     let coming: KnownPod = coming.into();
-    keeper.term.with(|index| index.reserving().reserve_plain(&coming, &"n".into())).unwrap();
-    keeper.look().await;
+    reconciler.term.with(|index| index.reserving().reserve_plain(&coming, &"n".into())).unwrap();
+    reconciler.reconcile().await;
     assert_eq!(api.get(NODE).unwrap()["metadata"]["labels"][CONFIG], "a", "a pod is being bound");
 
-    keeper.term.with(|index| index.pod_gone(&coming.uid));
-    keeper.look().await;
+    reconciler.term.with(|index| index.pod_gone(&coming.uid));
+    reconciler.reconcile().await;
     assert_eq!(api.get(NODE).unwrap()["metadata"]["labels"].get(CONFIG), None);
     assert!(
-        !keeper.term.with(|index| index.preemption().serves_reserved(&"n".into()).is_ok()),
+        !reconciler.term.with(|index| index.preemption().serves_reserved(&"n".into()).is_ok()),
         "the plugin has not followed"
     );
 }
@@ -105,26 +105,26 @@ async fn labels_are_restored_only_if_no_pod_is_being_bound() {
 #[tokio::test]
 async fn the_search_for_holders_ends_at_the_first_node_with_one() {
     let api = ApiStandIn::new();
-    let mut keeper = keeper(&api);
+    let mut reconciler = reconciler(&api);
     let names: BTreeSet<NodeName> = (0..45).map(|n| NodeName::new(format!("n{n}"))).collect();
-    let forget = |keeper: &mut Keeper| {
-        keeper.seen = names.iter().map(|name| (name.clone(), SeenNode::default())).collect();
+    let forget = |reconciler: &mut Reconciler| {
+        reconciler.seen = names.iter().map(|name| (name.clone(), SeenNode::default())).collect();
     };
     let decision = Decision { asks: names.clone(), ..Decision::default() };
-    forget(&mut keeper);
+    forget(&mut reconciler);
     holding(&api, &json!([pod()]));
-    keeper.ask_for_holders(&decision).await;
+    reconciler.ask_for_holders(&decision).await;
     assert_eq!(api.requests(&Method::GET), 1);
-    forget(&mut keeper);
+    forget(&mut reconciler);
     holding(&api, &json!([]));
-    keeper.ask_for_holders(&decision).await;
-    assert!(keeper.seen.values().all(|node| node.holders == Holders::Known(Vec::new())), "all are asked");
+    reconciler.ask_for_holders(&decision).await;
+    assert!(reconciler.seen.values().all(|node| node.holders == Holders::Known(Vec::new())), "all are asked");
 }
 
 #[tokio::test]
 async fn mig_devices_are_renamed_only_if_no_pod_is_being_bound() {
     let api = ApiStandIn::new();
-    let mut keeper = keeper(&api);
+    let mut reconciler = reconciler(&api);
     let path = "/apis/nvidia.com/v1/clusterpolicies/cluster-policy";
     api.put(path, json!({"metadata": {"name": "cluster-policy"}, "spec": {"mig": {"strategy": "single"}}}));
     let settings =
@@ -132,28 +132,28 @@ async fn mig_devices_are_renamed_only_if_no_pod_is_being_bound() {
     let name = "cluster-policy".to_owned();
     let seen =
         SeenClusterPolicy { name: name.clone(), settings: settings.clone(), is_ready: true, record: None };
-    keeper.cluster_policy = Some((seen, "1".to_owned()));
+    reconciler.cluster_policy = Some((seen, "1".to_owned()));
     let settings = OperatorSettings { mig_strategy: Some(MigStrategy::Mixed), ..settings };
     let cluster_policy = Some(ClusterPolicyWrite { name, settings, record: None });
     let decision = Decision { cluster_policy, closes: ["n".into()].into(), ..Decision::default() };
     let strategy = || api.get(path).unwrap()["spec"]["mig"]["strategy"].clone();
     let coming: SlicedPod = serde_json::from_value(pod()).unwrap();
     let coming: KnownPod = coming.into();
-    keeper.term.with(|index| index.reserving().reserve_plain(&coming, &"n".into())).unwrap();
-    keeper.write(decision.clone()).await;
+    reconciler.term.with(|index| index.reserving().reserve_plain(&coming, &"n".into())).unwrap();
+    reconciler.write(decision.clone()).await;
     assert_eq!(strategy(), "single", "a pod is being bound");
 
-    keeper.term.with(|index| index.pod_gone(&coming.uid));
-    keeper.write(decision).await;
+    reconciler.term.with(|index| index.pod_gone(&coming.uid));
+    reconciler.write(decision).await;
     assert_eq!(strategy(), "mixed");
-    keeper.open_nodes();
+    reconciler.open_nodes();
     assert!(
-        !keeper.term.with(|index| index.preemption().serves_reserved(&"n".into()).is_ok()),
+        !reconciler.term.with(|index| index.preemption().serves_reserved(&"n".into()).is_ok()),
         "the plugin has not followed"
     );
-    keeper.write(Decision::default()).await;
-    keeper.open_nodes();
-    assert!(keeper.term.with(|index| index.preemption().serves_reserved(&"n".into()).is_ok()));
+    reconciler.write(Decision::default()).await;
+    reconciler.open_nodes();
+    assert!(reconciler.term.with(|index| index.preemption().serves_reserved(&"n".into()).is_ok()));
 }
 
 /// Sets a `ClusterPolicy` that gives the MIG devices of `n` their names of strategy `mixed`.
@@ -173,22 +173,22 @@ fn renaming(api: &ApiStandIn) {
 #[tokio::test]
 async fn static_nodes_are_closed_until_a_new_leader_knows_whose_mig_devices_are_renamed() {
     let api = ApiStandIn::new();
-    let mut keeper = keeper(&api);
-    let is_open = |keeper: &Keeper, name: &str| {
-        keeper.term.with(|index| index.preemption().serves_reserved(&name.into()).is_ok())
+    let mut reconciler = reconciler(&api);
+    let is_open = |reconciler: &Reconciler, name: &str| {
+        reconciler.term.with(|index| index.preemption().serves_reserved(&name.into()).is_ok())
     };
     let theirs: SlicedPod = serde_json::from_value(pod()).unwrap();
-    keeper.term.with(|index| {
+    reconciler.term.with(|index| {
         index.nodes().static_nodes().await_changes();
         index.nodes().show_static(&"m".into(), Some(static_node(&[], &[("gpu", 4)])));
         index.nodes().show_unlabelled(&KnownPod { node: Some("n".into()), ..theirs.into() });
     });
     renaming(&api);
-    keeper.hear(node(&api).into());
-    assert!(!is_open(&keeper, "n") && !is_open(&keeper, "m"), "it has not looked");
-    keeper.look().await;
-    assert!(is_open(&keeper, "m"));
-    assert!(!is_open(&keeper, "n"), "its devices are being renamed");
+    reconciler.observe(node(&api).into());
+    assert!(!is_open(&reconciler, "n") && !is_open(&reconciler, "m"), "it has not looked");
+    reconciler.reconcile().await;
+    assert!(is_open(&reconciler, "m"));
+    assert!(!is_open(&reconciler, "n"), "its devices are being renamed");
 }
 
 #[tokio::test]
@@ -213,19 +213,19 @@ async fn static_nodes_begin_closed_only_if_layouts_are_applied() {
 async fn a_node_stays_closed_while_it_is_unknown_whether_its_labels_were_written() {
     for (fault, is_written) in [(Fault::LoseReply, true), (Fault::Answer(403), false)] {
         let api = ApiStandIn::new();
-        let mut keeper = keeper(&api);
-        keeper.hear(node(&api).into());
+        let mut reconciler = reconciler(&api);
+        reconciler.observe(node(&api).into());
         api.fail([fault]);
-        keeper.look().await;
+        reconciler.reconcile().await;
         assert_eq!(api.get(NODE).unwrap()["metadata"]["labels"].get(CONFIG).is_none(), is_written);
-        keeper.open_nodes();
+        reconciler.open_nodes();
         assert_eq!(
-            keeper.term.with(|index| index.preemption().serves_reserved(&"n".into()).is_ok()),
+            reconciler.term.with(|index| index.preemption().serves_reserved(&"n".into()).is_ok()),
             !is_written
         );
         let shown: NodeView = serde_json::from_value(api.get(NODE).unwrap()).unwrap();
-        keeper.hear(shown.into());
-        assert!(keeper.seen[&NodeName::new("n")].record.is_some());
+        reconciler.observe(shown.into());
+        assert!(reconciler.seen[&NodeName::new("n")].record.is_some());
     }
 }
 
@@ -239,20 +239,20 @@ async fn a_leader_measures_the_age_of_another_leaders_record_by_its_own_clock() 
         let lagging = NodeRecord { lag: Some(lag), ..record() };
         for (record, gpus, seconds) in [(applying, "1", 180), (lagging, "4", 60)] {
             let api = ApiStandIn::new();
-            let mut keeper = keeper(&api);
+            let mut reconciler = reconciler(&api);
             // Nothing is due for a layout that no policy defines, and what was begun goes on.
             let labels = json!({CONFIG: "a", kerf_core::keys::LAYOUT: "unknown"});
-            keeper.hear(put(&api, &labels, &record, gpus).into());
+            reconciler.observe(put(&api, &labels, &record, gpus).into());
             let is_as_it_was = || {
                 let annotations = &api.get(NODE).unwrap()["metadata"]["annotations"];
                 annotations[kerf_core::keys::PLUGIN_LAYOUT] == record.to_json()
             };
-            keeper.look().await;
+            reconciler.reconcile().await;
             tokio::time::advance(Duration::from_secs(seconds - 1)).await;
-            keeper.look().await;
+            reconciler.reconcile().await;
             assert!(is_as_it_was(), "{record:?}");
             tokio::time::advance(Duration::from_secs(1)).await;
-            keeper.look().await;
+            reconciler.reconcile().await;
             assert!(!is_as_it_was(), "{record:?}");
         }
     }

@@ -5,12 +5,17 @@ use crate::recorder::{About, AgentEvent, Recorder};
 use kerf_core::names::{PodKey, PodUid};
 
 /// Sends the Event. `uid_of` returns the UIDs of the node's pods.
-pub fn tell(recorder: &Recorder, note: NodeEvent, evicts: bool, uid_of: impl Fn(&PodKey) -> Option<PodUid>) {
+pub fn publish(
+    recorder: &Recorder,
+    reported: NodeEvent,
+    evicts: bool,
+    uid_of: impl Fn(&PodKey) -> Option<PodUid>,
+) {
     let pod = |key: PodKey| {
         let uid = uid_of(&key);
         About::Pod { key, uid }
     };
-    let (about, news) = match note {
+    let (about, event) = match reported {
         NodeEvent::MpsRestarted { gpu, pod: key, how } => (pod(key), AgentEvent::MpsRestarted { gpu, how }),
         NodeEvent::OverUse { gpu, pod: key, used, given } => {
             (pod(key), AgentEvent::GpuMemoryOverUse { gpu, used, given, evicted: evicts })
@@ -27,5 +32,5 @@ pub fn tell(recorder: &Recorder, note: NodeEvent, evicts: bool, uid_of: impl Fn(
         NodeEvent::DriverUpgrade { text } => (About::Node, AgentEvent::DriverUpgrade { text }),
         NodeEvent::Contested { text } => (About::Node, AgentEvent::ForeignManager { text }),
     };
-    recorder.tell(about, news);
+    recorder.record(about, event);
 }

@@ -10,7 +10,7 @@ use kerf_core::units::MemoryMib;
 use std::collections::BTreeMap;
 
 #[derive(Default)]
-pub(super) struct Keepers {
+pub(super) struct Reconcilers {
     pub(super) wanted: Option<Kept>,
     /// Daemons and files outlive the agent.
     daemons: BTreeMap<GpuUuid, Daemon>,
@@ -20,7 +20,7 @@ pub(super) struct Keepers {
     pub(super) outside: u64,
 }
 
-impl Keepers {
+impl Reconcilers {
     pub(super) fn daemons(&self) -> Daemons {
         self.daemons.clone()
     }
@@ -81,16 +81,16 @@ impl Keepers {
 
 impl World {
     pub(super) fn keep(&mut self, choice: usize) {
-        if self.keepers.wanted.is_some() {
-            self.keepers.turn(choice);
-            self.node.on_daemons(self.keepers.daemons());
-            self.node.on_reachable(self.keepers.files.clone());
+        if self.reconcilers.wanted.is_some() {
+            self.reconcilers.turn(choice);
+            self.node.on_daemons(self.reconcilers.daemons());
+            self.node.on_reachable(self.reconcilers.files.clone());
         }
     }
 
     /// The usage of the GPUs: pods use what they have, and another process uses a part of the last GPU.
     pub(super) fn usage(&self) -> Usage {
-        let others = vec![("somebody".to_owned(), 7, MemoryMib(self.keepers.outside))];
+        let others = vec![("somebody".to_owned(), 7, MemoryMib(self.reconcilers.outside))];
         Usage::from([(uuid(2), GpuUsage { others, ..GpuUsage::default() })])
     }
 }

@@ -55,9 +55,9 @@ pub async fn cluster_policy(client: &Client) -> anyhow::Result<Option<SeenCluste
     Ok(heeded(policies).as_ref().map(seen).transpose()?)
 }
 
-/// Marks the nodes whose MIG devices are being renamed as changing, because the extender binds no pods there. Only the
-/// extender's leader knows when it first saw the renaming. A new leader therefore keeps nodes closed for longer than
-/// the wall clock suggests here.
+/// Marks the nodes whose MIG devices are being renamed as changing, because the extender binds no pods there. The
+/// extender's leader counts from when it first saw the renaming, so a new leader keeps nodes closed for longer than the
+/// wall clock suggests here.
 pub fn close_renamed(nodes: &mut BTreeMap<String, PluginNode>, policy: &SeenClusterPolicy, now: u64) {
     for (name, PluginNode { node, .. }) in nodes {
         let allocatable = node.devices.iter().map(|(device, count)| (device.to_string(), u64::from(*count)));

@@ -1,5 +1,5 @@
 //! A wait for something in the cluster. Standard error shows its subject, its duration so far and its limit, so that a
-//! user knows that the command is alive.
+//! user sees that the command is alive.
 
 use anstream::{AutoStream, ColorChoice};
 use kerf_runtime::duration::friendly;

@@ -137,8 +137,8 @@ pub(crate) fn configuration(args: &Args) -> Value {
     let file = |name: &str| args.tls_dir.join(name).display().to_string();
     // The names include those of NVIDIA's device plugin, because on static nodes the extender counts their devices.
     let names = all_names().into_iter().map(|name| name.to_string());
-    // kube-scheduler must not count these names itself, because slices are cut on demand and only the extender knows
-    // what fits.
+    // kube-scheduler must not count these names itself, because slices are cut on demand and only the extender
+    // computes what fits.
     let managed: Vec<Value> = names.map(|name| json!({"name": name, "ignoredByScheduler": true})).collect();
     let profiles: Vec<Value> =
         args.scheduler_names.iter().map(|name| json!({"schedulerName": name})).collect();

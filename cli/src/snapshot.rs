@@ -263,7 +263,7 @@ fn who(node: &Node, gpu: &str, instance: Instance) -> String {
     let reserved = reserved.find_map(|s| s.reservation.as_ref().map(|r| r.key().to_string()));
     let mut held = node.status.slices.iter().filter(|s| here(s.gpu.as_str(), &s.shape));
     let held = held.find_map(|s| s.holder.as_ref().map(|h| h.key().to_string()));
-    held.or(reserved).unwrap_or_else(|| "nobody that kerf knows".to_owned())
+    held.or(reserved).unwrap_or_else(|| "an unknown holder".to_owned())
 }
 
 fn profiles(gpus: &[Gpu]) -> Vec<Profile> {

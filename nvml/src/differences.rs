@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 /// Returns whether NVML lists every profile that the catalog has of the GPU.
 pub(super) fn warn_of_differences(gpu: &GpuUuid, product: &str, memory: MemoryMib, table: &MigTable) -> bool {
     let Some(model) = by_product(product, memory) else {
-        tracing::warn!(%gpu, product, %memory, "the catalog does not know this GPU; NVML's MIG table is used");
+        tracing::warn!(%gpu, product, %memory, "this GPU is not in the catalog; NVML's MIG table is used");
         return true;
     };
     let differences = compare(model, table);

@@ -116,8 +116,8 @@ pub struct CiProfile {
 /// name.
 pub fn gi_profile(device: &Device<'_>, index: u32) -> Result<GiProfile, NvmlError> {
     let call = nvml_sym(device.nvml().lib().nvmlDeviceGetGpuInstanceProfileInfoV.as_ref())?;
-    // SAFETY: the structure is plain data for which zeroes are valid, its version tells the driver its size, and the
-    // handle belongs to the library that is called.
+    // SAFETY: the structure is plain data for which zeroes are valid, the driver reads its size from its version, and
+    // the handle belongs to the library that is called.
     let info = unsafe {
         let mut info: nvmlGpuInstanceProfileInfo_v2_t = zeroed();
         info.version = version_word::<nvmlGpuInstanceProfileInfo_v2_t>(2);
@@ -294,7 +294,7 @@ pub fn processes(device: &Device<'_>, list: ProcessList) -> Result<Vec<RawProces
         let empty = nvmlProcessInfo_t { pid: 0, usedGpuMemory: 0, gpuInstanceId: 0, computeInstanceId: 0 };
         let mut found = vec![empty; room as usize];
         let mut count = room;
-        // SAFETY: the driver is told the buffer's room, and writes no more.
+        // SAFETY: the driver reads the buffer's room from `count`, and writes no more.
         let answer = unsafe { nvml_try(call(device.handle(), &raw mut count, found.as_mut_ptr())) };
         match answer {
             Ok(()) => return Ok(found.iter().take(count as usize).map(RawProcess::from).collect()),
@@ -342,13 +342,13 @@ pub fn remapped_rows(device: &Device<'_>) -> Result<RemappedRows, NvmlError> {
 
 /// A GPU's handle as a number. It identifies the GPU later, because a GPU that fell off the bus has no readable UUID.
 pub fn handle_number(device: &Device<'_>) -> usize {
-    // SAFETY: the handle is looked at and not used.
+    // SAFETY: only the handle's address is read; the driver is not called with it.
     unsafe { device.handle() }.addr()
 }
 
 /// The UUID of the GPU whose handle the driver returned as this number.
 pub fn uuid_of_handle(nvml: &Nvml, number: usize) -> Result<String, NvmlError> {
-    // SAFETY: the handle came from the same library, which refuses one that it does not know.
+    // SAFETY: the handle came from the same library, which rejects an unknown one.
     unsafe { Device::new(std::ptr::without_provenance_mut(number), nvml) }.uuid()
 }
 
@@ -420,8 +420,8 @@ impl GpmHandle {
     }
 
     pub fn into_sample(self, nvml: &Nvml) -> GpmSample<'_> {
-        // SAFETY: the handle came from a sample that gave it away, and is given away here: nobody else has it. Backend
-        // and handles live and die together, so it is of this library.
+        // SAFETY: the handle came from a sample that gave up its ownership, and this value gives it up here, so the new
+        // sample is its only owner. Backend and handles live and die together, so it is of this library.
         unsafe { GpmSample::from_handle(nvml, self.0) }
     }
 }

@@ -16,8 +16,8 @@ pub(crate) struct Site<'a> {
     pub(crate) device: Device<'a>,
     pub(crate) gpu: &'a GpuUuid,
     pub(crate) tables: &'a mut Tables,
-    /// The attributes of its MIG devices; `None` if nobody asked for them. Known ones are not read again, because they
-    /// never change.
+    /// The attributes of its MIG devices; `None` if the caller did not ask for them. Known ones are not read again,
+    /// because they never change.
     pub(crate) attributes: Option<BTreeMap<DeviceId, Attributes>>,
 }
 

@@ -69,7 +69,7 @@ mod tests {
         file("0000:1f:00.0", "-1\n");
         std::fs::write(sys.join(DEVICES).join("0000:1b:00.0/class"), "0x030200\n").unwrap();
         assert_eq!(class(sys, "00000000:1B:00.0"), Some(0x03_02_00));
-        assert_eq!(class(sys, "00000000:1F:00.0"), None, "the kernel does not tell");
+        assert_eq!(class(sys, "00000000:1F:00.0"), None, "the kernel reports no class");
         assert_eq!(numa_node(sys, "00000000:1B:00.0"), Some(1));
         assert_eq!(numa_node(sys, "00010000:04:00.0"), Some(3));
         assert_eq!(numa_node(sys, "00000000:1F:00.0"), None, "the machine has one node");

@@ -101,7 +101,7 @@ impl Tables {
             return Ok(known.clone());
         }
         let profiles = read_compute(nvml, gi, u32::from(entry.profile.compute()))?;
-        // Every GPU instance has a profile of full size, and without it kerf could not tell who holds the instance.
+        // Every GPU instance has a profile of full size, and without it kerf cannot identify the instance's holder.
         if profiles.full.is_none() {
             return Err(GpuError::NoFullCompute(entry.profile));
         }
@@ -173,7 +173,7 @@ const PLACEMENTS: &str = "nvmlDeviceGetGpuInstancePossiblePlacements_v2";
 fn read_entry(device: &Device<'_>, profile: &ffi::GiProfile) -> Result<Option<ProfileEntry>, GpuError> {
     let name = profile.name.strip_prefix("MIG ").unwrap_or(&profile.name);
     let Ok(parsed) = name.parse::<Profile>() else {
-        tracing::warn!(name, id = profile.id, "a GPU instance profile has a name that kerf does not know");
+        tracing::warn!(name, id = profile.id, "ignored a GPU instance profile with an unknown name");
         return Ok(None);
     };
     let places = ffi::placements(device, profile.id).map_err(GpuError::call(PLACEMENTS))?;

@@ -76,8 +76,8 @@ pub fn is_tainted_for(taints: &[Taint], tolerated: &[Toleration]) -> bool {
     taints.iter().any(|taint| keeps_away(taint) && !is_tolerated(taint))
 }
 
-/// The rule of k8s.io/api (`core/v1/toleration.go`, `ToleratesTaint`). An operator that kerf does not know tolerates
-/// nothing, because otherwise kerf could evict a pod for a node that rejects it.
+/// The rule of k8s.io/api (`core/v1/toleration.go`, `ToleratesTaint`). An unknown operator tolerates nothing, because
+/// otherwise kerf could evict a pod for a node that rejects it.
 fn tolerates(toleration: &Toleration, taint: &Taint) -> bool {
     let is_any_or =
         |mine: &Option<String>, its: &str| mine.as_deref().is_none_or(|mine| mine.is_empty() || mine == its);

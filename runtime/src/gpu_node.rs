@@ -77,8 +77,8 @@ impl GpuNode {
     }
 }
 
-// kube's derive wants the group as a literal or from another type, and only core spells keys. kube implements its own
-// `Resource` for every type with these two traits.
+// kube's derive takes the group as a literal or from another type only, and only core spells keys. kube implements its
+// own `Resource` for every type with these two traits.
 impl k8s_openapi::Resource for GpuNode {
     const API_VERSION: &'static str = keys::API_VERSION;
     const GROUP: &'static str = keys::GROUP;

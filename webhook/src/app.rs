@@ -22,9 +22,9 @@ const STAYING: &str = "restart";
 /// Runs the webhook until `stop` and for a grace period after it. In that period it is not ready but still serves,
 /// because some clients have not noticed yet.
 ///
-/// It accepts connections once it has a certificate and knows the cluster's GPUs, and also the namespaces if its
-/// policies need their labels. Until then the API server itself rejects pods with GPU requests, and no other pod is
-/// sent here.
+/// It accepts connections once it has a certificate and has read the cluster's GPUs, and also the namespaces if its
+/// policies need their labels. Until then the API server itself rejects pods with GPU requests. It sends no other pods
+/// here.
 pub async fn run(args: Args, stop: CancellationToken) -> anyhow::Result<()> {
     let policy = PolicyStore::open(&args.policy).context("--policy")?;
     let client = args.client.client().await?;

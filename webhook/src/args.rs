@@ -45,20 +45,20 @@ pub struct Args {
     pub admin: AdminArgs,
 }
 
-/// Who keeps the match conditions.
+/// Who updates the match conditions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
 pub enum MatchConditions {
     /// The webhook: it widens them at once, and narrows them when they have been wider than needed for two minutes.
     #[default]
     Auto,
-    /// Whoever owns the configuration, such as a controller that puts manifests back.
+    /// The owner of the configuration, such as a controller that puts manifests back.
     Off,
 }
 
 /// Whether pods get neutral names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
 pub enum NeutralNames {
-    /// Once an agent has reported that its kubelet knows them, or while there is no agent.
+    /// Once an agent has reported that its kubelet has registered them, or while there is no agent.
     #[default]
     Auto,
     /// Never: the first kind of the policy's order is chosen when the pod is created. For clusters whose own scheduler

@@ -119,8 +119,8 @@ pub struct SharingArgs {
     /// The limit of threads of `mps-limited`, in percent of the GPU.
     #[arg(long, default_value = "14", value_parser = percent)]
     pub threads: ComputePercent,
-    /// `results.json` of an earlier run on the same GPU model, whose numbers predict where this run has none of its
-    /// own: under another node policy, say.
+    /// `results.json` of an earlier run on the same GPU model. Its fit predicts this run's points if this run has no
+    /// fit of its own: under another node policy, say.
     #[arg(long, value_name = "FILE")]
     pub fit: Option<PathBuf>,
 }

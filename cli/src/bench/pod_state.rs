@@ -37,7 +37,7 @@ pub fn state(pod: &Pod, container: &str) -> PodState {
     let conditions = status.conditions.unwrap_or_default();
     let scheduled = conditions.into_iter().find(|c| c.type_ == "PodScheduled" && c.status != "True");
     PodState::Waits(match scheduled {
-        Some(condition) => format!("not scheduled: {}", text(condition.message, "no reason is told yet")),
+        Some(condition) => format!("not scheduled: {}", text(condition.message, "no reason reported yet")),
         None => "its node's kubelet has not started it yet".to_owned(),
     })
 }

@@ -123,7 +123,7 @@ pub fn neighbours(rows: &[Neighbour]) -> Table<11> {
             [row.profile.clone(), beside.to_owned(), mean, p50, p95, p99, rate, memory, power, energy, slower]
         };
         [
-            line("nobody", &row.alone, "-".to_owned()),
+            line("none", &row.alone, "-".to_owned()),
             line(&row.neighbour, &row.beside, format!("{slower:+.1} %")),
         ]
     };

@@ -271,7 +271,7 @@ impl<'w> Watch<'w> {
         let why = match &copy.state {
             PodState::Waits(why) | PodState::Ends(why) => format!("pod {pod} does not run: {why}"),
             PodState::Runs => format!(
-                "pod {pod} has told nothing that the client tells; what is measured runs client.py, any program by client.py --workload command (docs/sharing.md)"
+                "pod {pod} runs, but its log has no start line of client.py; the measured container must run client.py, which runs any program by --workload command (docs/sharing.md)"
             ),
         };
         TrialError::Late { waited, why, context: self.context(pod, container).await }

@@ -47,7 +47,7 @@ Examples:
 
 const POLL_INTERVAL: Duration = Duration::from_secs(2);
 
-/// What is checked, and how it is told.
+/// What to check, and how to report it.
 #[derive(Debug, ClapArgs)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {

@@ -62,7 +62,7 @@ pub struct Connection {
     /// limit for others.
     #[arg(long, value_name = "DURATION", value_parser = duration::or_seconds, hide_short_help = true)]
     request_timeout: Option<Duration>,
-    /// Whether nobody can answer a credential plugin's questions.
+    /// Whether no user can answer a credential plugin's questions, as in shell completion.
     #[arg(skip)]
     unattended: bool,
 }

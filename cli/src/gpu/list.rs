@@ -198,7 +198,7 @@ impl Report {
                 let dash = || or_dash(None::<&str>);
                 let what = match instance.compute {
                     "missing" => "- (no compute instance)",
-                    _ => "- (compute instances that kerf does not know)",
+                    _ => "- (unknown compute instances)",
                 };
                 row([dash(), instance.profile.clone(), dash(), what.to_owned()]);
             }

@@ -85,7 +85,7 @@ impl output::Report for Report {
         text.extend(self.silent.iter().map(ToString::to_string));
         for gpu in &self.gpus {
             if gpu.model.is_none() {
-                let _ = writeln!(text, "GPU {}: the catalog does not know {:?}", gpu.index, gpu.product);
+                let _ = writeln!(text, "GPU {}: the catalog has no {:?}", gpu.index, gpu.product);
             }
             for difference in &gpu.differences {
                 let _ = writeln!(text, "* GPU {}: {difference}", gpu.index);
@@ -156,7 +156,7 @@ mod tests {
         let report = Report { gpus: vec![gpu_report(&unknown, MigTable::default())], silent: Vec::new() };
         assert_eq!(
             output::Report::text(&report, Format::Text),
-            "no GPU offers MIG\nGPU 0: the catalog does not know \"NVIDIA X100\"\n"
+            "no GPU offers MIG\nGPU 0: the catalog has no \"NVIDIA X100\"\n"
         );
     }
 }

@@ -225,7 +225,7 @@ impl<'a> Handover<'a> {
         let came = self.plan(name).await?.holders;
         if !came.is_empty() {
             line(format!(
-                "node {name}: pods came meanwhile, and keep their GPUs until they end; kerf gives these to nobody else: {}",
+                "node {name}: pods started meanwhile; they keep their GPUs until they end, and kerf gives these GPUs to no other pod: {}",
                 listed(&came)
             ))?;
         }

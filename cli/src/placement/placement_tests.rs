@@ -161,7 +161,7 @@ fn a_pod_in_a_user_namespace_needs_a_node_with_user_namespaces() {
     let nodes = nodes().with_machines([machine(json!({"metadata": {"name": "l4-a"}}))]);
     let request = RequestDocument { user_namespace: true, ..neutral(10, &[Kind::Mps]) };
     let found = choice(&nodes, &request);
-    assert_eq!(found.best, Some("l4-b".into()), "of which nothing is known");
+    assert_eq!(found.best, Some("l4-b".into()), "its Node was not read, so it stays a candidate");
     assert!(found.refused.contains(&("l4-a".into(), Refusal::NoUserNamespaces)));
 }
 

@@ -1,5 +1,4 @@
-//! Finds pod templates in objects of any kind. They are found by their shape, because controllers that kerf does not
-//! know create pods, too. Pure.
+//! Finds pod templates in objects of any kind by their shape, because a controller of any kind may create pods. Pure.
 
 use super::argo;
 use serde_json::Value;

@@ -22,18 +22,18 @@ pub(super) enum Refused {
     )]
     NoAgents(String),
     #[error(
-        "pods hold slices of node {node}, or were promised some: {pods}. Drain it (kubectl drain {node} --ignore-daemonsets), or cordon \
+        "pods hold slices of node {node}, or have reservations there: {pods}. Drain it (kubectl drain {node} --ignore-daemonsets), or cordon \
          it and let them end: --wait=1h waits for that; then run this again. Nothing was done"
     )]
     Held { node: String, pods: String },
     #[error(
-        "pods hold slices of node {node}, or were promised some, and no agent is there to see them end: {pods}. Let it come back: \
+        "pods hold slices of node {node}, or have reservations there, and no agent is there to see them end: {pods}. Let it come back: \
          kubectl label node {node} kerf.dev/managed=true --overwrite; then drain the node (kubectl drain {node} --ignore-daemonsets), \
          and run this again"
     )]
     HeldUnseen { node: String, pods: String },
     #[error(
-        "nobody knows who holds slices of node {node}: {why}; mend the GpuNode: kubectl get gpunode {node} -o yaml"
+        "cannot read which pods hold slices of node {node}: {why}; mend the GpuNode: kubectl get gpunode {node} -o yaml"
     )]
     Unreadable { node: String, why: String },
     #[error(

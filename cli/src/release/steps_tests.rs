@@ -119,7 +119,7 @@ async fn a_node_that_must_not_be_released_is_refused_before_any_change() {
         ("there is no DaemonSet kerf-node-agent in namespace kerf-system", |api| {
             api.remove(&format!("/apis/apps/v1/namespaces/kerf-system/daemonsets/{AGENT}"));
         }),
-        ("promised some: ml/train. Drain it (kubectl drain n1 ", |api| add_pod(api, "Running")),
+        ("have reservations there: ml/train. Drain it (kubectl drain n1 ", |api| add_pod(api, "Running")),
         ("ml/train. Let it come back: kubectl label node n1 kerf.dev/managed=true", |api| {
             add_pod(api, "Running");
             api.remove(AGENTS_POD);

@@ -57,11 +57,11 @@ async fn gpu_nodes(api: &Api<GpuNode>) -> anyhow::Result<()> {
 enum KeepReason {
     #[error("pods hold slices of it")]
     Held,
-    #[error("pods were promised slices of it")]
+    #[error("pods have reservations on it")]
     Reserved,
     #[error("an admin has written its spec.policy")]
     Policy,
-    #[error("it cannot be read, so nobody knows what is held")]
+    #[error("it cannot be read, so pods may hold slices of it")]
     Unreadable,
 }
 

@@ -67,7 +67,7 @@ impl<'a> Leaving<'a> {
             // Without the resource there are no agents.
             Err(kube::Error::Api(status)) if status.code == 404 => BTreeSet::new(),
             Err(error) => {
-                return Err(error).context("failed to list the GpuNodes, which tell where agents are");
+                return Err(error).context("failed to list the GpuNodes, which show the nodes with agents");
             }
         };
         let nodes = self.nodes.list(&ListParams::default()).await.context("failed to list the nodes")?;

@@ -21,7 +21,7 @@ pub fn errors_come_once_with_their_instance(node: &Node) {
     node.control(&control);
     let mut watch = watch();
     assert_eq!(watch.gpus(), 2);
-    assert_eq!(watch.wait(SHORT), Ok(None), "what was before is not told");
+    assert_eq!(watch.wait(SHORT), Ok(None), "earlier errors are not reported");
     control.xids.push(xid("new", 1, 94, Some(small.gi)));
     node.control(&control);
     let reported = watch.wait(LONG).unwrap().unwrap();

@@ -108,7 +108,7 @@ pub fn instances_of_another_program_are_foreign(node: &Node) {
     node.set_state(&state);
     let seen = look(&mut nvml, 0).instances.swap_remove(0);
     assert_eq!(seen.compute, Compute::Foreign, "two slices of three begin at the first");
-    assert!(nvml.destroy(&gpu, &seen, None).is_err(), "nobody is sure what it is");
+    assert!(nvml.destroy(&gpu, &seen, None).is_err(), "it cannot be identified");
     assert_eq!(node.state(), state);
 }
 
@@ -152,7 +152,7 @@ pub fn errors_in_remapped_memory_do_not_close_a_gpu(node: &Node) {
     let too_old = |call| Fault::new(call, Code::FUNCTION_NOT_FOUND);
     let calls = ["nvmlDeviceGetRemappedRows", "nvmlDeviceGetTotalEccErrors"];
     node.control(&calls.map(too_old).into_iter().fold(MockControl::new(), MockControl::fault));
-    assert_eq!(reported()[0], (cannot, None, None), "an older driver cannot tell");
+    assert_eq!(reported()[0], (cannot, None, None), "an older driver does not report it");
 }
 
 pub fn failed_optional_queries_are_unknown(node: &Node) {

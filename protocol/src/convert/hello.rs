@@ -9,7 +9,7 @@ use kerf_core::names::NodeName;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Hello {
     pub node: NodeName,
-    /// The UID of the Node, which tells it from an earlier Node with the same name.
+    /// The UID of the Node, which distinguishes it from an earlier Node with the same name.
     pub node_uid: String,
     /// The kernel's boot id, which changes with each reboot.
     pub boot_id: String,

@@ -167,7 +167,8 @@ fn files_and_reloads_are_counted() {
     }
 }
 
-/// The longest time until a change of the files is in force: a promise to admins, whatever [`POLL_INTERVAL`] is.
+/// The longest time until a change of the files is in force. docs/policies.md guarantees it, so it does not follow
+/// [`POLL_INTERVAL`].
 const SOON: Duration = Duration::from_secs(2);
 
 /// Follows the files and returns just after a reading, so that the next change waits as long as possible. The clock is

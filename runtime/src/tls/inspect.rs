@@ -1,4 +1,4 @@
-//! Checks whether certificates do what is wanted. The time is an argument.
+//! Checks whether certificates meet the requirements on them. The time is an argument.
 
 use super::ages::Life;
 use super::config::{certificates, private_key, provider, roots};
@@ -38,7 +38,7 @@ pub enum Unfit {
         /// The error of the verifier.
         source: rustls::Error,
     },
-    /// A wanted name is neither a DNS name nor an IP address.
+    /// A required server name is neither a DNS name nor an IP address.
     #[error("{0:?} is no DNS name and no IP address")]
     Name(String),
     /// The client's certificate has ended or is from another authority.

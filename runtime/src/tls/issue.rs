@@ -16,7 +16,7 @@ pub(super) struct Step {
 }
 
 /// The next step of a Secret's life: it drops authorities that have ended, adds one that is due, and replaces each
-/// certificate that is not usable. Entries that kerf does not know stay.
+/// certificate that is not usable. It keeps unknown entries.
 pub(super) fn step(before: &Content, wanted: &Wanted, rotation: &Rotation<'_>) -> Result<Step, TlsError> {
     let (ages, now) = (&rotation.ages, rotation.now);
     let failed = failed(&wanted.server_names);

@@ -1,10 +1,10 @@
 //! Tests that an author of pods gains nothing by writing what only kerf writes: request documents, assignments, labels
 //! and limits, in any combination, in the first pass, in a second one, and after an update of the policies.
 //!
-//! Two judges check what is admitted. One knows the policies' bounds itself ([`bounds`]), because it must not share a
-//! fault with the code under test. The other compares the forged pod with its honest twin, whose limits have what the
-//! forged pod claims to have had there. The same code decides on the twin, so this judge finds what a forgery adds, and
-//! not a bound that fails for all pods.
+//! Two judges check what is admitted. One has its own copy of the policies' bounds ([`bounds`]), because it must not
+//! share a fault with the code under test. The other compares the forged pod with its honest twin, whose limits have
+//! what the forged pod claims to have had there. The same code decides on the twin, so this judge finds what a forgery
+//! adds, and not a bound that fails for all pods.
 
 use super::*;
 use kerf_core::keys;
@@ -622,7 +622,7 @@ fn attack_times(cases: u32) {
     println!(
         "forged pods: {forged}; with more than an honest pod gets: 0; admitted as their honest twin: {admitted}; refused: {refused}; honest twins admitted: {twins} of {twins}"
     );
-    assert!(admitted * 5 >= forged, "too few come through for the judge to look at");
+    assert!(admitted * 5 >= forged, "too few forged pods are admitted to judge");
 }
 
 #[test]

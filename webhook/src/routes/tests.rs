@@ -189,7 +189,7 @@ async fn a_template_is_qualified_when_it_is_created_and_when_it_is_changed() {
     }
 }
 
-/// The extender chooses a pod's kind, so no replica needs to know the others' pods. A forged document that names a
+/// The extender chooses a pod's kind, so no replica needs the other replicas' pods. A forged document that names a
 /// replica, as in earlier versions, delays no pod either.
 #[tokio::test(start_paused = true)]
 async fn no_pod_is_held_for_a_replica_that_does_not_exist() {

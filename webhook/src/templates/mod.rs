@@ -57,8 +57,8 @@ fn qualify_map(edit: &mut Edit, path: &[&str]) {
     }
 }
 
-/// Whether this is the bare name of a size. Other bare names are left alone, because the API server itself rejects them
-/// at once.
+/// Whether this is the bare name of a size. The API server itself rejects other bare names at once, so kerf ignores
+/// them.
 fn is_bare(name: &str) -> bool {
     !name.contains('/') && matches!(asked_size(name), Some(Ok(_)))
 }

@@ -10,7 +10,7 @@ const NEEDED: [(&str, &str, &str); 4] = [
     ("admissionregistration.k8s.io/v1", "validatingadmissionpolicies", "it guards what only kerf writes"),
     ("apiextensions.k8s.io/v1", "customresourcedefinitions", "GpuNodes are defined by it"),
     ("coordination.k8s.io/v1", "leases", "the extender elects its leader by it"),
-    ("events.k8s.io/v1", "events", "kerf tells users by it what happens"),
+    ("events.k8s.io/v1", "events", "kerf reports to users by it"),
 ];
 
 pub fn judge(seen: &Observed) -> Vec<Finding> {

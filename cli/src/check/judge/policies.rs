@@ -15,7 +15,7 @@ pub fn judge(seen: &Observed) -> Vec<Finding> {
     };
     let policies = contents.policies();
     let remedy = format!(
-        "kubectl -n {} edit configmap {CONFIG_MAP}; kerf policy check FILE tells the same of a file",
+        "kubectl -n {} edit configmap {CONFIG_MAP}; kerf policy check FILE reports the same for a file",
         seen.namespace
     );
     let mut findings = Vec::new();

@@ -120,7 +120,7 @@ fn answers(seen: &Observed) -> Option<Finding> {
     Some(match &seen.probe {
         Probe::NotTried => return None,
         Probe::Admitted => Finding::fine("it admits a pod that asks for GPU memory (tried by a dry run)"),
-        // A denial by policy is good news here, because it proves that the webhook answers.
+        // A denial by policy is no fault, because it proves that the webhook answers.
         Probe::Refused(why) => Finding::fine(format!(
             "it answers; a pod that asks for 1Gi in the namespace {PROBED} would be refused: {why}"
         )),

@@ -133,8 +133,8 @@ fn has_all(term: &Value, wanted: &[Wanted]) -> bool {
     wanted.iter().all(|(list, value)| term[*list].as_array().is_some_and(|items| items.contains(value)))
 }
 
-/// The indexes of terms that select nodes. A term without expressions is left alone, because it matches no node, and
-/// with kerf's expressions it would match some.
+/// The indexes of terms that select nodes. A term without expressions is skipped: it matches no node, and with kerf's
+/// expressions it would match some.
 fn selecting(edit: &Edit) -> Vec<String> {
     let selects = |term: &Value| {
         [EXPRESSIONS, FIELDS].iter().any(|list| term[*list].as_array().is_some_and(|items| !items.is_empty()))
@@ -163,14 +163,14 @@ fn sizes(document: &RequestDocument) -> Vec<Value> {
     largest.into_iter().map(expression).collect()
 }
 
-/// The wanted and the unwanted models. A node of several models may have a wanted one, so it stays eligible. The
-/// extender then checks its GPUs one by one, as it does for UUIDs, for which there is no label.
+/// The requested and the excluded models. A node of several models may have a requested one, so it stays eligible. The
+/// extender then checks its GPUs one by one. It does the same for UUIDs, which have no label.
 fn models(document: &RequestDocument) -> Vec<Value> {
     let labels =
         |models: &[String]| models.iter().filter(|model| is_label(model)).cloned().collect::<Vec<_>>();
     let gpus = &document.gpus;
     let (mut wanted, unwanted) = (labels(&gpus.models), labels(&gpus.not_models));
-    // Nodes with several models match, too, because they may have the wanted one and show this value instead of a name.
+    // Nodes with several models match, too: they may have a requested one, and their label has this value instead.
     if !gpus.models.is_empty() {
         wanted.push(keys::MIXED_MODELS.to_owned());
     }

@@ -261,7 +261,7 @@ async fn changes_are_computed_when_the_connection_takes_one() {
         assert!(change.slices.len() <= 2);
         read_change(change).unwrap().apply(&mut copy);
     }
-    // As many changes as fit into the connection's buffers.
+    // The connection's buffers have room for a part of the writes only; the others are joined into later changes.
     assert!(changes > 1 && changes < u64::from(WRITES) / 4, "{changes} changes for {WRITES} writes");
     assert!(timeout(Duration::from_secs(1), accepted.next()).await.is_err());
     assert!(newest.status.slices.len() < SLICES);

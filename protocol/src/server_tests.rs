@@ -188,7 +188,7 @@ async fn orders_are_sent_only_in_the_epoch_of_the_last_role() {
     assert_eq!(connection.slot().await.unwrap().send(&mark(3, 1)).err(), Some(NotSent::NotLeading(3)));
     let reply = connection.slot().await.unwrap().send(&mark(5, 1)).unwrap();
     let (_, answer) = pair.received.orders.recv().await.unwrap();
-    // Both roles came before the order.
+    // Roles and orders share one ordered connection, so both roles are here without waiting.
     let reported = [roles.try_recv().unwrap(), roles.try_recv().unwrap()];
     assert_eq!(
         reported.map(|role| role.map(|role| (role.leads, role.epoch))),

@@ -66,13 +66,13 @@ fn table(values: &str) -> anyhow::Result<String> {
 fn described(values: &str) -> anyhow::Result<Vec<Value>> {
     let mut found: Vec<Value> = Vec::new();
     let (mut path, mut comment): (Vec<&str>, String) = (Vec::new(), String::new());
-    // Whether the next lines may belong to the last value's default.
-    let mut is_open = false;
+    let mut default_may_go_on = false;
     for line in values.lines() {
         let text = line.trim_start();
         let depth = (line.len() - text.len()) / 2;
-        if let Some(last) =
-            found.last_mut().filter(|last| is_open && (depth > last.depth || text.starts_with("- ")))
+        if let Some(last) = found
+            .last_mut()
+            .filter(|last| default_may_go_on && (depth > last.depth || text.starts_with("- ")))
         {
             last.below.push(text.to_owned());
         } else if let Some(said) = text.strip_prefix("# -- ") {
@@ -84,9 +84,9 @@ fn described(values: &str) -> anyhow::Result<Vec<Value>> {
             path.push(key);
             let (key, default) = (path.join("."), default.trim().to_owned());
             let description = std::mem::take(&mut comment);
-            is_open = !description.is_empty();
-            ensure!(is_open || default.is_empty(), "{key} is not described in values.yaml");
-            if is_open {
+            default_may_go_on = !description.is_empty();
+            ensure!(default_may_go_on || default.is_empty(), "{key} is not described in values.yaml");
+            if default_may_go_on {
                 found.push(Value { key, depth, description, default, below: Vec::new() });
             }
         }

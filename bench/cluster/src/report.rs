@@ -62,7 +62,7 @@ pub fn print_figures(figures: &[Figure]) {
     for figure in figures {
         let relation = if figure.at_most { "≤" } else { "≥" };
         let verdict = if figure.is_met() { "met" } else { "MISSED" };
-        // A ratio needs two digits, because its bar is below 10.
+        // A bar below 10 is that of a ratio, which needs two digits.
         let digits = if figure.bar < 10.0 { 2 } else { 1 };
         print(&format!(
             "{:<52} {:>10.digits$}   bar {relation} {:<8} {verdict}",

@@ -47,7 +47,7 @@ pub struct RunArgs {
     /// context's.
     #[arg(short, long, add = ArgValueCandidates::new(candidates::namespaces))]
     pub namespace: Option<String>,
-    /// The GPU, by its UUID. The default is one that nobody has anything of.
+    /// The GPU, by its UUID. The default is one without holders.
     #[arg(long, value_name = "UUID", add = ArgValueCandidates::new(candidates::gpus))]
     pub gpu: Option<String>,
     /// How long each copy runs before it counts as warm.

@@ -56,7 +56,7 @@ impl Trouble {
             ),
             Self::CertificateEnded(end) => (
                 format!("the client certificate in the kubeconfig ended at {end}"),
-                "fetch a new kubeconfig from whoever made it; with kubeadm: kubeadm certs renew admin.conf, then copy /etc/kubernetes/admin.conf",
+                "fetch a new kubeconfig from its author; with kubeadm: kubeadm certs renew admin.conf, then copy /etc/kubernetes/admin.conf",
             ),
             Self::Unauthorized => (
                 "the API server does not accept the user of the kubeconfig (401 Unauthorized)".to_owned(),

@@ -292,9 +292,9 @@ fn reservations(pod: &Pod, records: &Records) -> Vec<Entry> {
         return found;
     }
     let line = match &records.nodes {
-        Err(why) => format!("Not known: whether a GpuNode promises the pod a slice: {why}"),
+        Err(why) => format!("Not known: whether a GpuNode has a reservation of the pod: {why}"),
         Ok(nodes) if nodes.is_empty() => "Not recorded: any GpuNode.".to_owned(),
-        Ok(_) => "Not recorded: a reservation. No GpuNode promises the pod a slice now.".to_owned(),
+        Ok(_) => "Not recorded: a reservation. No GpuNode has a reservation of the pod now.".to_owned(),
     };
     vec![undated(EntryKind::Reservation, line)]
 }
@@ -352,7 +352,7 @@ fn reserved_on(node: &GpuNode, uid: &str) -> Option<Entry> {
         }
     };
     let slices = status.slices.iter().filter(|slice| is_for(slice, uid)).map(reserved_slice);
-    let lines: Vec<String> = std::iter::once(format!("Promised on node {name}:")).chain(slices).collect();
+    let lines: Vec<String> = std::iter::once(format!("Reserved on node {name}:")).chain(slices).collect();
     (lines.len() > 1).then_some(Entry { time: None, kind: EntryKind::Reservation, lines })
 }
 

@@ -69,7 +69,7 @@ fn without_access_to_gpu_nodes_or_events_the_rest_is_explained() {
     let mut records = records("waits.yaml");
     let forbidden = |what: &str| format!("{what} is forbidden: User \"jane\" cannot list resource {what:?}");
     (records.pods[0].events, records.nodes) = (Err(forbidden("events")), Err(forbidden("gpunodes.kerf.dev")));
-    records.static_nodes = Err("only GpuNodes tell which they are".to_owned());
+    records.static_nodes = Err("only GpuNodes show which they are".to_owned());
     records.renames_unknown = Some(forbidden("clusterpolicies.nvidia.com"));
     insta::assert_snapshot!(text_of(&records));
 }

@@ -59,7 +59,7 @@ impl Records {
         let static_nodes = match (&nodes, &machines) {
             (Ok(nodes), Ok(machines)) => static_nodes(&client, nodes, machines).await.map_err(why),
             (Ok(_), Err(why)) => Err(why.clone()),
-            (Err(_), _) => Err("only GpuNodes tell which they are".to_owned()),
+            (Err(_), _) => Err("only GpuNodes show which they are".to_owned()),
         };
         let mut records = Self { pods, nodes, static_nodes, machines, renames_unknown: None };
         let unknown = records.close_renamed(&client).await.err();

@@ -30,7 +30,7 @@ Examples:
 #[command(after_help = EXAMPLES)]
 pub struct Args {
     /// A manifest with pods, or with objects of any kind that have pod templates; `-` for standard input. Namespaces in
-    /// it tell their labels.
+    /// it give their labels.
     #[arg(short, long, value_name = "FILE")]
     filename: PathBuf,
     /// Policy file, or a folder of them.

@@ -32,7 +32,7 @@ pub enum Command {
     ///
     /// A folder has files `*.yaml`, each with one pod, or with one object of any kind with pod templates. What is
     /// expected of it stands under `expect` in another document of the file, or in `<name>.expected.yaml`. A Namespace
-    /// beside the pod tells its labels.
+    /// beside the pod gives its labels.
     Test(cases::Args),
     /// Print policies for nodes that say what another system's configuration says.
     Convert(convert::Args),

@@ -33,8 +33,8 @@ pub enum Command {
     /// Take away the webhook's configuration, so that no pod is refused; then the agents; and let each node put back
     /// what its agent has set there. Running pods go on. For before kerf's objects are deleted.
     Nodes(NodesArgs),
-    /// Delete what kerf's programs made for themselves: Secrets, Leases, the demand, and the `GpuNodes` of which nobody
-    /// holds anything. For after kerf's objects are deleted, since the programs would make it again.
+    /// Delete what kerf's programs made for themselves: Secrets, Leases, the demand, and the `GpuNodes` without
+    /// holders. For after kerf's objects are deleted, since the programs would make it again.
     Leftovers(LeftoversArgs),
 }
 

@@ -85,7 +85,7 @@ pub enum PolicyFault {
     #[error("{0} {takes}", takes = if matches!(.0, LabelOperator::In | LabelOperator::NotIn) { "needs values; name at least one" } else { "takes no values; remove them" })]
     Values(LabelOperator),
     /// A kind isolates less than the class that lists it.
-    #[error("a slice of kind {kind} isolates less than {class} promises; remove it")]
+    #[error("a slice of kind {kind} isolates less than {class} requires; remove it")]
     TooWeak {
         /// The class that lists the kind.
         class: IsolationClass,

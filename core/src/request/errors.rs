@@ -255,7 +255,7 @@ pub enum AskError {
     },
     /// The pod asks for a GPU model that is neither in the catalog nor on a node or in a policy.
     #[error(
-        "metadata.annotations[{key}]: kerf knows no GPU model {model:?}, neither from its own list nor from the cluster's nodes and policies; the nearest is {nearest}; an admin makes a new model known by naming it in a policy"
+        "metadata.annotations[{key}]: unknown GPU model {model:?}, neither from its own list nor from the cluster's nodes and policies; the nearest is {nearest}; an admin makes a new model known by naming it in a policy"
     )]
     UnknownModel {
         /// Key of the annotation with the model.

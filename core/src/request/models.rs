@@ -31,7 +31,7 @@ pub struct UnknownModel {
 impl fmt::Display for UnknownModel {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { key, model, nearest } = self;
-        write!(f, "metadata.annotations[{key}]: kerf knows no GPU model {model:?}; the nearest is {nearest}")
+        write!(f, "metadata.annotations[{key}]: unknown GPU model {model:?}; the nearest is {nearest}")
     }
 }
 

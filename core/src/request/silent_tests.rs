@@ -172,9 +172,8 @@ fn an_unknown_model_causes_a_warning_if_the_pod_can_be_served_without_it() {
         ("nvidia.com/nouse-gputype", "T5-16GB"),
         (HAMI, "A30,T5-16GB"),
     ] {
-        let expected = format!(
-            "metadata.annotations[{key}]: kerf knows no GPU model \"T5-16GB\"; the nearest is T4-16GB"
-        );
+        let expected =
+            format!("metadata.annotations[{key}]: unknown GPU model \"T5-16GB\"; the nearest is T4-16GB");
         assert_eq!(reported(key, text), [expected]);
     }
     assert_eq!(reported(keys::GPU_MODEL_NOT, "T4-16GB"), [""; 0]);

@@ -81,7 +81,7 @@ fn a_reservation_of_a_pod_that_is_bound_or_may_be_does_not_expire() {
         |index| index.show_pod(known("a", Some("n"))),
         |index| {
             index.bound(&uid("a"), &key(), &"n".into());
-            // The watch shows an event from before the bind.
+            // The watch lags behind the answer to the Binding: an older event must not undo the bind.
             index.show_pod(known("a", None));
         },
         |index| index.bindings().send(&uid("a"), &key(), Instant::now()),

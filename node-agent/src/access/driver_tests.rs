@@ -52,7 +52,7 @@ fn driver(root: &Path, libraries: &str, vulkan: &str) {
     file(root, &format!("{libraries}/libnvidia-egl-gbm.so.1.1.2"));
     link(root, &format!("{libraries}/libnvidia-egl-gbm.so.1"), "libnvidia-egl-gbm.so.1.1.2");
     file(root, &format!("{libraries}/xorg/modules/drivers/nvidia_drv.so"));
-    // Libraries of another driver, and of no driver.
+    // These must not be mounted: a library with another version belongs to another driver.
     for name in
         ["libcuda.so.570.9.9", "libnvidia-ml.so.570.9.9", "libcudart.so.12", "libGLX_mesa.so.0", "libc.so.6"]
     {

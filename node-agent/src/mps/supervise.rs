@@ -257,7 +257,7 @@ mod tests {
         };
         tokio::time::timeout(Duration::from_secs(30), gone(&left[1])).await.unwrap();
         assert!(left[0].exists());
-        // The GPU has answered, and no daemon is desired for it.
+        // Once the desired state is known and has no daemon, what an earlier agent left may be removed.
         orders.send(spared(&[])).unwrap();
         tokio::time::timeout(Duration::from_secs(30), gone(&left[0])).await.unwrap();
         supervising.abort();

@@ -413,7 +413,7 @@ fn an_ended_foreign_pod_frees_its_gpu_and_an_unlisted_init_container_keeps_its_o
 #[test]
 fn a_pod_swaps_reservations_with_the_pod_whose_init_container_holds_its_slice() {
     let mut scene = with_anothers(true);
-    // It was not known to be taken.
+    // The leader reserved the slice before the kubelet's report showed that it was taken.
     scene.want(vec![wanted("s1", mig("1g.10gb", 0, 1), Some(("w", ONE))), staged("s2", 1, "load")]);
     let status = scene.settle();
     let reported = slice(&status, "s1");

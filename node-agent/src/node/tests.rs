@@ -474,7 +474,7 @@ fn a_slice_reserved_for_one_pod_and_held_by_another_is_not_ready() {
     assert_eq!(slice(&status, "s2").state, SliceState::Held);
     assert_eq!(slice(&status, "s2").ready_for, None, "it is not b's any more");
     assert_eq!(slice(&status, "s1").state, SliceState::Ready);
-    // The leader follows: a's reservation moves to what a holds.
+    // The kubelet may give a pod an equal slice that is reserved for another; the two pods then swap reservations.
     scene.want(slices("b", "a"));
     let status = scene.settle();
     assert_eq!(slice(&status, "s1").ready_for.as_ref().unwrap().as_str(), "b-uid");

@@ -28,7 +28,6 @@ pub fn a_busy_instance_names_its_processes(node: &Node) {
     assert_eq!(error.to_string(), format!("a process runs on it: {name}"));
     let error = nvml.destroy(&gpu, &large, Some(part(1, 1))).unwrap_err();
     assert_eq!(error.to_string(), format!("a process runs on it: {name}"));
-    // Its neighbours are free: a part of the same instance, and another instance.
     nvml.destroy(&gpu, &large, Some(part(0, 1))).unwrap();
     nvml.destroy(&gpu, &small, None).unwrap();
     assert_eq!(look(&mut nvml, 0).instances.len(), 1);

@@ -113,9 +113,10 @@ pub fn an_interrupted_destruction_is_continued(node: &Node) {
     node.control(&MockControl::new().fault(Fault::new(DESTROY_GI, Code::UNKNOWN).times(1)));
     assert!(nvml.destroy(&gpu, &made, None).is_err());
     assert_eq!(look(&mut nvml, 0).instances[0].compute, Compute::Missing);
-    // The same call again, with the instance as it was observed before.
     let lost = Fault::new(DESTROY_GI, Code::TIMEOUT).after_effect().times(1);
     node.control(&MockControl::new().fault(lost));
+    // A caller repeats with what it observed before, so a missing part must not count as a change, and what an
+    // unanswered call has destroyed must count as done.
     assert!(nvml.destroy(&gpu, &made, None).is_err());
     nvml.destroy(&gpu, &made, None).unwrap();
     assert!(node.state().gpus[0].instances.is_empty());

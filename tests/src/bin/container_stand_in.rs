@@ -13,8 +13,9 @@ use kerf_tests::container_root::{ContainerRoot, become_container, run_beside};
 /// Never returns success, because success means that another program has replaced this one.
 fn main() -> ExitCode {
     let Err(error) = become_program();
-    // The container's log gets the error in one line.
+    // One line, because a backtrace would push out the lines that matter in the container's log.
     eprintln!("container_stand_in: {error:#}");
+    // The kubelet reports 128 as ContainerCannotRun.
     ExitCode::from(128)
 }
 

@@ -16,7 +16,7 @@ pub fn judge(seen: &Observed) -> Vec<Finding> {
     }
     findings.extend(classes(seen));
     if findings.is_empty() {
-        findings.push(Finding::fine("nobody else manages GPUs of kerf's nodes, or takes its names"));
+        findings.push(Finding::fine("no other program manages GPUs of kerf's nodes or takes its names"));
     }
     findings
 }

@@ -185,7 +185,7 @@ pub enum Denied {
     },
     /// One container asks for several replicas, which give it no more than one.
     #[error(
-        "container {container}: {count} of {resource} ({kind}) give no more than one: {why}, and NVIDIA's device plugin refuses more than one where it is told to; ask for one, of the size that is needed",
+        "container {container}: {count} of {resource} ({kind}) give no more than one: {why}, and NVIDIA's device plugin refuses more than one where it is set to; ask for one, of the size that is needed",
         kind = Kind::label(.resource.kind()),
         why = if .resource.kind() == Some(Kind::Mig) { "a process uses one MIG device" } else { "each has a limit of its own" }
     )]

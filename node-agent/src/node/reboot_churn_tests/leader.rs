@@ -65,7 +65,7 @@ const SHARES: [Shape; 6] = [
 const MOST: usize = 12;
 
 fn shape(choice: usize) -> (u32, Shape) {
-    // The GPU without MIG mode is chosen as often as the two others.
+    // Half of the shares are for the GPU without MIG mode, because only they can be on it.
     let choice = choice % (CUTS.len() + 2 * SHARES.len());
     if let Some((gpu, profile, start, size, part)) = CUTS.get(choice) {
         let shape = Shape::Mig { profile: profile.parse().unwrap(), start: *start, size: *size, part: *part };

@@ -29,38 +29,59 @@ use std::time::Duration;
 
 const KERF_NAMESPACE: &str = "kerf-system";
 
+/// On each flag, because a heading for the next flags would also be that of the flags that a command has after
+/// these.
+const HEADING: &str = "Connection";
+
 /// How the API server is reached.
 #[derive(Debug, Clone, Default, ClapArgs)]
-#[command(next_help_heading = "Connection")]
 pub struct Connection {
     /// The kubeconfig file. The default is the files of KUBECONFIG, else `~/.kube/config`, else the service account of
     /// the pod.
-    #[arg(long, value_name = "FILE", hide_short_help = true)]
+    #[arg(help_heading = HEADING, long, value_name = "FILE", hide_short_help = true)]
     kubeconfig: Option<PathBuf>,
     /// The kubeconfig's context. The default is the current one.
-    #[arg(long, hide_short_help = true, add = ArgValueCandidates::new(candidates::contexts))]
+    #[arg(
+        help_heading = HEADING, long, hide_short_help = true,
+        add = ArgValueCandidates::new(candidates::contexts),
+    )]
     context: Option<String>,
     /// The kubeconfig's cluster, in place of the context's.
-    #[arg(long, hide_short_help = true, add = ArgValueCandidates::new(candidates::clusters))]
+    #[arg(
+        help_heading = HEADING, long, hide_short_help = true,
+        add = ArgValueCandidates::new(candidates::clusters),
+    )]
     cluster: Option<String>,
     /// The kubeconfig's user, in place of the context's.
-    #[arg(long, hide_short_help = true, add = ArgValueCandidates::new(candidates::users))]
+    #[arg(
+        help_heading = HEADING, long, hide_short_help = true,
+        add = ArgValueCandidates::new(candidates::users),
+    )]
     user: Option<String>,
     /// The user to impersonate.
-    #[arg(long = "as", value_name = "USER", hide_short_help = true)]
+    #[arg(help_heading = HEADING, long = "as", value_name = "USER", hide_short_help = true)]
     impersonate: Option<String>,
     /// A group to impersonate; the flag may be repeated.
-    #[arg(long = "as-group", value_name = "GROUP", requires = "impersonate", hide_short_help = true)]
+    #[arg(
+        help_heading = HEADING, long = "as-group", value_name = "GROUP", requires = "impersonate",
+        hide_short_help = true,
+    )]
     impersonate_groups: Vec<String>,
     /// The UID to impersonate.
-    #[arg(long = "as-uid", value_name = "UID", requires = "impersonate", hide_short_help = true)]
+    #[arg(
+        help_heading = HEADING, long = "as-uid", value_name = "UID", requires = "impersonate",
+        hide_short_help = true,
+    )]
     impersonate_uid: Option<String>,
     /// The address of the API server, in place of the cluster's.
-    #[arg(short, long, value_name = "URL", hide_short_help = true)]
+    #[arg(help_heading = HEADING, short, long, value_name = "URL", hide_short_help = true)]
     server: Option<Uri>,
     /// How long one request may take, like `30s`; 0 sets no limit. The default is 10s for the first request, and no
     /// limit for others.
-    #[arg(long, value_name = "DURATION", value_parser = duration::or_seconds, hide_short_help = true)]
+    #[arg(
+        help_heading = HEADING, long, value_name = "DURATION", value_parser = duration::or_seconds,
+        hide_short_help = true,
+    )]
     request_timeout: Option<Duration>,
     /// Whether no user can answer a credential plugin's questions, as in shell completion.
     #[arg(skip)]

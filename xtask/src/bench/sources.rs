@@ -1,5 +1,6 @@
 //! A copy of the sources, in which bugs are planted to test whether they are found.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 use std::process::Command;
@@ -12,7 +13,9 @@ use crate::workspace::Workspace;
 pub fn copy(workspace: &Workspace, copy: &Path) -> anyhow::Result<()> {
     let listed = Command::new("git").current_dir(workspace.root()).args(["ls-files", "-z"]).output()?;
     ensure!(listed.status.success(), "git ls-files failed");
-    for file in String::from_utf8(listed.stdout)?.split_terminator('\0') {
+    let listed = String::from_utf8(listed.stdout)?;
+    let files: BTreeSet<&Path> = listed.split_terminator('\0').map(Path::new).collect();
+    for file in &files {
         let (from, to) = (workspace.root().join(file), copy.join(file));
         // A missing file is skipped, because git also lists files that are deleted but not committed.
         let Ok(content) = fs::read(&from) else { continue };
@@ -22,5 +25,40 @@ pub fn copy(workspace: &Workspace, copy: &Path) -> anyhow::Result<()> {
             fs::write(&to, content).with_context(|| format!("failed to write {}", to.display()))?;
         }
     }
+    remove_others(copy, Path::new(""), &files)
+}
+
+/// Removes what an earlier copy had in a place that is empty now: rustc rejects a module that has two files.
+fn remove_others(copy: &Path, folder: &Path, files: &BTreeSet<&Path>) -> anyhow::Result<()> {
+    for entry in fs::read_dir(copy.join(folder))? {
+        let entry = entry?;
+        let path = folder.join(entry.file_name());
+        if path == Path::new("target") {
+            continue;
+        }
+        if entry.file_type()?.is_dir() {
+            remove_others(copy, &path, files)?;
+        } else if !files.contains(path.as_path()) {
+            fs::remove_file(copy.join(&path))
+                .with_context(|| format!("failed to remove {}", path.display()))?;
+        }
+    }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_that_was_moved_is_gone_and_builds_stay() {
+        let copy = tempfile::tempdir().unwrap();
+        for file in ["a/b.rs", "a/b/mod.rs", "target/debug/a"] {
+            fs::create_dir_all(copy.path().join(file).parent().unwrap()).unwrap();
+            fs::write(copy.path().join(file), "").unwrap();
+        }
+        remove_others(copy.path(), Path::new(""), &BTreeSet::from([Path::new("a/b/mod.rs")])).unwrap();
+        assert!(copy.path().join("a/b/mod.rs").exists() && copy.path().join("target/debug/a").exists());
+        assert!(!copy.path().join("a/b.rs").exists());
+    }
 }

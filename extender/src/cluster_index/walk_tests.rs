@@ -235,7 +235,7 @@ impl World {
                 agent.reconnect(&mut self.index);
             }
             Step::Unresponsive { node, is_unresponsive } => {
-                self.set_unresponsive(&name(*node), *is_unresponsive)
+                self.set_unresponsive(&name(*node), *is_unresponsive);
             }
             Step::WatchPod { pod } => {
                 if let Some(uid) = self.pick(*pod) {

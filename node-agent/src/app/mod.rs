@@ -221,7 +221,7 @@ fn channels(
     let (events, queue) = Events::channel();
     let (watched, acknowledgements) = watch::channel(pod_resources::Watched::default());
     let (status, statuses) = watch::channel(GpuNodeStatus::default());
-    let (reported, states) = watch::channel(Arc::default());
+    let (reported, node_states) = watch::channel(Arc::default());
     let (look_up, looked_up) = mpsc::unbounded_channel();
     let (counts, shown) = watch::channel(Counts::new());
     let (labels, kept) = watch::channel(node_object::Labels::new());
@@ -247,7 +247,7 @@ fn channels(
     let inlets = Inlets {
         acknowledgements,
         statuses,
-        reported: states,
+        reported: node_states,
         look_up: looked_up,
         counts: shown,
         labels: kept,

@@ -205,12 +205,12 @@ mod tests {
 
     #[test]
     fn an_event_names_the_pod_and_cuts_a_long_note() {
-        let layout =
+        let written =
             event(&PodKey::new("ns", "a"), &"u".into(), EventReason::QuotaFull, "é".repeat(LONGEST_NOTE))
                 .unwrap();
-        assert_eq!(layout.regarding.and_then(|pod| pod.uid).as_deref(), Some("u"));
-        assert_eq!(layout.note.map(|note| note.len()), Some(LONGEST_NOTE));
-        assert_eq!(layout.metadata.generate_name.as_deref(), Some("a-"));
+        assert_eq!(written.regarding.and_then(|pod| pod.uid).as_deref(), Some("u"));
+        assert_eq!(written.note.map(|note| note.len()), Some(LONGEST_NOTE));
+        assert_eq!(written.metadata.generate_name.as_deref(), Some("a-"));
     }
 
     #[test]
@@ -259,8 +259,8 @@ mod tests {
         let rows = ["| True | `", "| Unknown | `", "| False | `"];
         let rows = conditions.lines().filter_map(|line| rows.iter().find_map(|row| line.strip_prefix(row)));
         let reasons = rows.filter_map(|row| Some(format!("Layout{}", row.split_once('`')?.0)));
-        let layout: BTreeSet<String> = reasons.chain(["LayoutRemoved".to_owned()]).collect();
-        assert_eq!(documented("## About nodes"), layout);
+        let reasons: BTreeSet<String> = reasons.chain(["LayoutRemoved".to_owned()]).collect();
+        assert_eq!(documented("## About nodes"), reasons);
     }
 
     /// Keeps the list complete: a new refusal does not compile until it has a number, and fails until it is listed here

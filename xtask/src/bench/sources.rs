@@ -14,11 +14,12 @@ pub fn copy(workspace: &Workspace, copy: &Path) -> anyhow::Result<()> {
     let listed = Command::new("git").current_dir(workspace.root()).args(["ls-files", "-z"]).output()?;
     ensure!(listed.status.success(), "git ls-files failed");
     let listed = String::from_utf8(listed.stdout)?;
-    let files: BTreeSet<&Path> = listed.split_terminator('\0').map(Path::new).collect();
-    for file in &files {
+    let mut files = BTreeSet::new();
+    for file in listed.split_terminator('\0').map(Path::new) {
         let (from, to) = (workspace.root().join(file), copy.join(file));
         // A missing file is skipped, because git also lists files that are deleted but not committed.
         let Ok(content) = fs::read(&from) else { continue };
+        files.insert(file);
         // An unchanged file keeps its time, so that cargo does not rebuild its crate.
         if fs::read(&to).ok().as_ref() != Some(&content) {
             fs::create_dir_all(to.parent().context("a file lies in a folder")?)?;
@@ -28,7 +29,7 @@ pub fn copy(workspace: &Workspace, copy: &Path) -> anyhow::Result<()> {
     remove_others(copy, Path::new(""), &files)
 }
 
-/// Removes what an earlier copy had in a place that is empty now: rustc rejects a module that has two files.
+/// Removes files that the sources no longer have: rustc rejects a module that has two files.
 fn remove_others(copy: &Path, folder: &Path, files: &BTreeSet<&Path>) -> anyhow::Result<()> {
     for entry in fs::read_dir(copy.join(folder))? {
         let entry = entry?;

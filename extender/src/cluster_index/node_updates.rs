@@ -200,10 +200,9 @@ impl NodeUpdates<'_> {
 
     /// Updates what depends on a managed node's state.
     pub(super) fn settle(&mut self, name: &NodeName) {
-        let Some(Settled { unknown, surplus }) = self.managed.settle(name, self.pods) else { return };
-        if self.leadership.leads() {
-            self.effects.unconfirmed.extend(unknown);
-        }
+        let settled = self.managed.settle(name, self.pods, self.leadership.leads());
+        let Some(Settled { unknown, surplus }) = settled else { return };
+        self.effects.unconfirmed.extend(unknown);
         for uid in surplus {
             self.release_on(name, &uid, ReleaseReason::NodeUnusable);
         }

@@ -1,7 +1,8 @@
 use super::super::scene::{Agent, gpu_node};
-use super::super::tests::{known, uid};
+use super::super::tests::{index, known, reserve, uid};
 use super::*;
 use crate::cluster_index::Effects;
+use kerf_core::ledger::{Moment, Order, OrderKind};
 use kerf_core::names::NodeName;
 use kerf_core::names::PodKey;
 use kerf_core::packing::Refusal;
@@ -165,4 +166,25 @@ fn a_follower_sends_no_orders() {
     assert!(index.take_effects().unconfirmed.contains(&uid("a")), "the leader asks for it");
     index.pod_gone(&uid("a"));
     assert_eq!(index.take_effects().orders.len(), 1);
+}
+
+#[test]
+fn a_follower_keeps_the_newer_place_of_a_pod_that_a_leader_sends_to_another_node() {
+    let proposal = reserve(&mut index(), "a");
+    let mut index = follower();
+    let mut agents = ["n", "m"].map(|name| Agent::connected(&mut index, name));
+    index.show_pod(known("a", None));
+    let [first, second] = &mut agents;
+    for agent in [&mut *first, &mut *second] {
+        let order = Order { epoch: 1, kind: OrderKind::Reserve(proposal.clone()) };
+        agent.node.follow(&order, Moment::default()).unwrap();
+        agent.report(&mut index);
+    }
+    assert_eq!(index.place_of(&uid("a")), Some(&"m".into()));
+    // The old place is released after the new one is reported.
+    let release = OrderKind::Release { uid: uid("a"), why: String::new() };
+    first.node.follow(&Order { epoch: 1, kind: release }, Moment::default()).unwrap();
+    first.report(&mut index);
+    assert_eq!(index.place_of(&uid("a")), Some(&"m".into()));
+    assert!(index.take_effects().orders.is_empty(), "only a leader orders");
 }

@@ -44,7 +44,7 @@ pub struct ManagedNodes {
     list: List<NodeName>,
 }
 
-/// What is to be done about reservations that a node's agent reports.
+/// What a leader has to do about reservations that a node's agent reports.
 #[derive(Debug, Default)]
 pub(super) struct Settled {
     /// Pods that are not known, although all pods were listed.
@@ -237,7 +237,7 @@ impl ManagedNodes {
     }
 
     /// Updates what depends on a node's state. `None` if there is no such node.
-    pub(super) fn settle(&mut self, name: &NodeName, pods: &Pods) -> Option<Settled> {
+    pub(super) fn settle(&mut self, name: &NodeName, pods: &Pods, leads: bool) -> Option<Settled> {
         let node = self.nodes.get_mut(name)?;
         let mut reserved_pods = node.reserved_pods_now();
         node.forget_left(&reserved_pods);
@@ -258,14 +258,14 @@ impl ManagedNodes {
             }
             // The end of a pod that ended earlier, for example while the agent was not connected, is reported by no
             // event.
-            if pod.is_none() && pods.are_listed() && node.reports_reservation(uid) {
+            if leads && pod.is_none() && pods.are_listed() && node.reports_reservation(uid) {
                 settled.unknown.push(uid.clone());
             }
             // Its release was lost, and the pod was sent to another node since. Otherwise that node's reservation would
-            // belong to no place.
+            // belong to no place. A follower takes the newest report, because it did not propose the place that it has.
             let is_elsewhere = self.reservations.get(uid).is_some_and(|place| place != name);
             let is_bound = pod.is_some_and(|pod| pod.node.is_some());
-            if is_elsewhere && !is_bound && node.reports_unmarked(uid) {
+            if leads && is_elsewhere && !is_bound && node.reports_unmarked(uid) {
                 settled.surplus.push(uid.clone());
                 continue;
             }

@@ -4,7 +4,7 @@ use super::fractions::sharing;
 use crate::assumed::AssumedPods;
 use crate::objects::ask::Ask;
 use crate::objects::compute::Compute;
-use kerf_core::contract::{GpuNodeSpec, GpuNodeStatus, NodePolicy, Shape, Wanted};
+use kerf_core::contract::{GpuNodeSpec, GpuNodeStatus, NodePolicy, Shape, SliceReservation, Wanted};
 use kerf_core::inventory::{GpuInventory, NodeInventory};
 use kerf_core::keys;
 use kerf_core::kind::Kind;
@@ -160,15 +160,18 @@ impl IndexedNode {
     /// Whether its agent reports a reservation of the pod.
     #[must_use]
     pub fn reports_reservation(&self, uid: &PodUid) -> bool {
-        let mut reservations = self.status.slices.iter().filter_map(|slice| slice.reservation.as_ref());
-        reservations.any(|reservation| reservation.uid == *uid)
+        self.reported_reservations(uid).next().is_some()
     }
 
     /// Whether its agent reports a reservation of the pod, and that no Binding of it can have been made.
     pub(super) fn reports_unmarked(&self, uid: &PodUid) -> bool {
+        self.reports_reservation(uid)
+            && self.reported_reservations(uid).all(|reservation| !reservation.binding)
+    }
+
+    fn reported_reservations(&self, uid: &PodUid) -> impl Iterator<Item = &SliceReservation> {
         let reservations = self.status.slices.iter().filter_map(|slice| slice.reservation.as_ref());
-        let mut own = reservations.filter(|reservation| reservation.uid == *uid).peekable();
-        own.peek().is_some() && own.all(|reservation| !reservation.binding)
+        reservations.filter(move |reservation| reservation.uid == *uid)
     }
 
     /// Forgets the pods that left and no longer have anything here.

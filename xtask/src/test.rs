@@ -6,6 +6,7 @@ use std::thread;
 use anyhow::anyhow;
 use clap::Subcommand;
 
+use crate::bench::explore;
 use crate::workspace::Workspace;
 use crate::{build, cargo, cross};
 
@@ -68,9 +69,11 @@ fn tests(workspace: &Workspace, environment: &[(&str, &str)]) -> Command {
 
 fn unit(workspace: &Workspace, environment: &[(&str, &str)]) -> anyhow::Result<()> {
     let mut tests = tests(workspace, environment);
+    tests.args(["--exclude", explore::PACKAGE]);
     // The pattern excludes only the program `system`.
     tests.args(["--no-fail-fast", "--lib", "--bins", "--test", "[!s]*"]);
-    cargo::step("tests in a process", &mut tests)
+    cargo::step("tests in a process", &mut tests)?;
+    explore::test(workspace)
 }
 
 fn system(workspace: &Workspace, names: &[String], environment: &[(&str, &str)]) -> anyhow::Result<()> {

@@ -5,14 +5,25 @@ use super::planted;
 use crate::cargo;
 use crate::workspace::Workspace;
 
-/// The dev profile, because it is built in half the time and the explorer's crate is optimised enough in it.
-pub(super) const BUILD: [&str; 4] = ["build", "--locked", "--package", "kerf-explorer"];
+pub const PACKAGE: &str = "kerf-explorer";
 pub(super) const PROGRAM: &str = "kerf_explore";
+/// The folder of what the profile `explore` builds. In it the explorer is optimised, and no other profile has to be.
+pub(super) const FOLDER: &str = "explore";
+
+/// What cargo does with the explorer, in its profile.
+pub(super) fn cargo_arguments(command: &str) -> [&str; 6] {
+    [command, "--locked", "--profile", FOLDER, "--package", PACKAGE]
+}
+
+/// Runs the explorer's tests, some of which explore.
+pub fn test(workspace: &Workspace) -> anyhow::Result<()> {
+    cargo::run(workspace, "exploring", &cargo_arguments("test"))
+}
 
 pub fn run(workspace: &Workspace, arguments: &[String]) -> anyhow::Result<()> {
     if let Some(flag) = arguments.iter().position(|flag| flag == "--planted") {
         return planted::run(workspace, &arguments[flag + 1..]);
     }
-    cargo::run(workspace, "building the explorer", &BUILD)?;
-    cargo::run_built(workspace, "debug", PROGRAM, arguments)
+    cargo::run(workspace, "building the explorer", &cargo_arguments("build"))?;
+    cargo::run_built(workspace, FOLDER, PROGRAM, arguments)
 }

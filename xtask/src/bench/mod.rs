@@ -1,6 +1,6 @@
 //! `cargo xtask bench`: runs measurements with optimised programs, and builds only what each of them needs.
 
-mod explore;
+pub mod explore;
 mod forging;
 mod mutants;
 mod planted;

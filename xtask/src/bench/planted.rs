@@ -10,7 +10,7 @@ use std::time::Instant;
 
 use anyhow::{Context as _, bail, ensure};
 
-use super::explore::{BUILD, PROGRAM};
+use super::explore::{self, FOLDER, PROGRAM};
 use super::sources;
 use crate::workspace::Workspace;
 
@@ -76,9 +76,12 @@ fn cargo(copy: &Path) -> Command {
 }
 
 fn explore(copy: &Path) -> anyhow::Result<Option<String>> {
-    ensure!(cargo(copy).args(BUILD).arg("--quiet").status()?.success(), "it cannot be built");
+    ensure!(
+        cargo(copy).args(explore::cargo_arguments("build")).arg("--quiet").status()?.success(),
+        "it cannot be built"
+    );
     let began = Instant::now();
-    let program = copy.join("target/debug").join(PROGRAM);
+    let program = copy.join("target").join(FOLDER).join(PROGRAM);
     let output = Command::new(program).args(["--minutes", "1"]).output()?;
     let said = said(&output);
     let found = said.lines().find_map(|line| Some(line.split_once(FOUND)?.1));

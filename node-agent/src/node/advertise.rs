@@ -9,7 +9,8 @@
 //!
 //! A kubelet that has not received the newest list yet may pick a withdrawn device for a pod. The pod gets the device,
 //! because when the kubelet picked it, it was as good as the reserved one. So a grant outlives the offer until the
-//! device is needed for something else; then it is revoked, one decision before that happens.
+//! device is needed for something else; then it is revoked, one decision before that happens. It is not revoked while a
+//! bound pod lacks a device of its name: the kubelet may have picked this one, and its `Allocate` be on its way.
 
 use super::holders::Account;
 use kerf_core::names::DeviceId;
@@ -78,9 +79,11 @@ impl Listed {
         }
     }
 
-    /// Grants it to no container from now on. Returns whether that was decided before `now`.
-    fn revoke(&mut self, now: Instant) -> bool {
-        !self.healthy && *self.revoked.get_or_insert(now) < now
+    /// Grants it to no container from now on, unless it may be picked for a pod that lacks one. Returns whether that
+    /// was decided before `now`.
+    fn revoke(&mut self, is_lacking: bool, now: Instant) -> bool {
+        let may_be_picked = is_lacking && self.revoked.is_none() && now < self.since + DROP_TIMEOUT;
+        !self.healthy && !may_be_picked && *self.revoked.get_or_insert(now) < now
     }
 }
 
@@ -106,6 +109,8 @@ pub(crate) struct Advertised {
     is_named: bool,
     /// Whether everything that an offer needs was ever known. Before that, listed devices go to their holders only.
     has_offered: bool,
+    /// The names of which a pod that may be bound lacks a device.
+    lacking: BTreeSet<ResourceName>,
 }
 
 impl Advertised {
@@ -139,6 +144,11 @@ impl Advertised {
         let may = self.is_named || may_begin;
         self.is_named |= may && is_observed;
         may
+    }
+
+    /// Takes the names of which a pod that may be bound lacks a device.
+    pub(super) fn take_lacking(&mut self, names: BTreeSet<ResourceName>) {
+        self.lacking = names;
     }
 
     /// Whether a container may get a listed device.
@@ -197,15 +207,19 @@ impl Advertised {
 
     /// Revokes the device under all other names. Returns whether that was decided before `now`.
     fn revoke_elsewhere(&mut self, name: ResourceName, device: &DeviceId, now: Instant) -> bool {
-        let others = self.names.iter_mut().filter(|(other, _)| **other != name);
-        let mut listed = others.filter_map(|(_, devices)| devices.get_mut(device));
-        listed.all(|listed| listed.revoke(now))
+        self.revoke_if(device, |other| other != name, now)
     }
 
     /// Revokes the device under all names. Returns whether that was decided before `now`.
     pub(crate) fn revoke(&mut self, device: &DeviceId, now: Instant) -> bool {
-        let mut listed = self.names.values_mut().filter_map(|devices| devices.get_mut(device));
-        listed.all(|listed| listed.revoke(now))
+        self.revoke_if(device, |_| true, now)
+    }
+
+    fn revoke_if(&mut self, device: &DeviceId, of: impl Fn(ResourceName) -> bool, now: Instant) -> bool {
+        let Self { names, lacking, .. } = self;
+        let names = names.iter_mut().filter(|(name, _)| of(**name));
+        let mut listed = names.filter_map(|(name, devices)| Some((name, devices.get_mut(device)?)));
+        listed.all(|(name, listed)| listed.revoke(lacking.contains(name), now))
     }
 
     /// Whether a list has the device, or the kubelet shows it.
@@ -255,7 +269,7 @@ impl Advertised {
                 if due <= now && asked.is_some_and(|asked| asked > quiet) {
                     return false;
                 }
-                let due = due.max(now + DROP_TIMEOUT);
+                let due = if due > now { due } else { now + DROP_TIMEOUT };
                 next = Some(next.map_or(due, |n: Instant| n.min(due)));
                 true
             });

@@ -61,6 +61,7 @@ impl Node {
         self.facts.adopt(known.holders);
         let Facts { reservations, pods, .. } = &self.facts;
         self.bindings.take_pods(reservations.all().map(|r| &r.uid), |uid| pods.is_bound(uid));
+        self.advertised.take_lacking(self.facts.offering().lacking(|uid| self.bindings.may_be(uid)));
         // With known holders the held devices are known too, whether or not another manager is here.
         if known.holders && known.gpus && (self.conflicts.are_known() || known.all) {
             self.facts.inventory.forget_expected();

@@ -6,7 +6,8 @@ use super::pods::Pods;
 use kerf_core::contract::{GpuNodeStatus, Reservation, Shape, WantedSlice};
 use kerf_core::names::{DeviceId, GpuUuid, PodKey, PodUid, SliceId};
 use kerf_core::offer::{ExistingSlice, MissingSlice};
-use std::collections::BTreeMap;
+use kerf_core::resource::ResourceName;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// The slices that exist, with the pods that hold and reserve them.
 #[derive(Debug, Clone, Copy)]
@@ -66,6 +67,17 @@ impl<'a> Offering<'a> {
             is_missing.then_some(MissingSlice { shape: wanted.shape, model, reservation })
         };
         self.placement.desired().iter().filter_map(missing).collect()
+    }
+
+    /// The names of which a pod lacks a device, among the pods that may be bound.
+    pub(super) fn lacking(self, may_be_bound: impl Fn(&PodUid) -> bool) -> BTreeSet<ResourceName> {
+        let lacks = |wanted: &WantedSlice| {
+            let device = self.placement.device_of(wanted);
+            device.is_none_or(|device| !self.is_shown(&device) || self.is_anothers(wanted, &device))
+        };
+        let wanted = self.placement.desired().iter().filter(|wanted| lacks(wanted));
+        let reservations = wanted.filter_map(|wanted| wanted.reservation.as_ref());
+        reservations.filter(|r| may_be_bound(&r.uid)).map(|r| r.resource).collect()
     }
 
     /// Whether another pod holds the device than the one that has reserved its slice.

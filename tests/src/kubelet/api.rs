@@ -47,19 +47,20 @@ fn is_final(error: &kube::Error) -> bool {
     matches!(error, kube::Error::Api(status) if (400..500).contains(&status.code) && ![409, 429].contains(&status.code))
 }
 
-/// Writes a pod's status, but not that of another pod with the same name.
-pub(super) async fn write_status(client: &Client, key: &PodKey, uid: &str, status: Value) {
+/// Writes a pod's status, but not that of another pod with the same name. Returns whether the pod is gone.
+pub(super) async fn write_status(client: &Client, key: &PodKey, uid: &str, status: Value) -> bool {
     let api: Api<Pod> = Api::namespaced(client.clone(), &key.namespace);
     let patch = Patch::Strategic(json!({"metadata": {"uid": uid}, "status": status}));
     let parameters = PatchParams::default();
-    insist("pod status", || async {
+    let written = insist("pod status", || async {
         match api.patch_status(&key.name, &parameters, &patch).await {
+            Err(kube::Error::Api(status)) if status.code == 404 => Ok(true),
             // The UID does not match: the pod is gone, and another one has its name.
-            Err(kube::Error::Api(status)) if status.code == 409 && status.message.contains("UID") => Ok(()),
-            other => other.map(drop),
+            Err(kube::Error::Api(status)) if status.code == 409 && status.message.contains("UID") => Ok(true),
+            other => other.map(|_| false),
         }
-    })
-    .await;
+    });
+    written.await.unwrap_or(false)
 }
 
 /// Deletes a pod whose containers have ended; the API server waits for that.

@@ -375,7 +375,7 @@ impl PodRun {
 
     async fn write(&self, status: Value) {
         tokio::select! {
-            () = api::write_status(&self.core.options.client, &self.key, &self.uid, status) => {}
+            _ = api::write_status(&self.core.options.client, &self.key, &self.uid, status) => {}
             () = self.stop.cancelled() => {}
         }
     }

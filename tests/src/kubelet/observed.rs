@@ -17,7 +17,7 @@ pub struct FailedAdmission {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Observed {
     pub admitted: u64,
-    /// The rejected pods, in order of rejection.
+    /// The rejected pods, in order of rejection. A pod that was deleted by force before it was rejected is none.
     pub failed_admissions: Vec<FailedAdmission>,
     /// Pods that requested a name without a registered plugin and run **without** a device.
     pub started_without_device: Vec<PodKey>,

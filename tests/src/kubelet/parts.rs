@@ -187,8 +187,8 @@ impl Core {
         let core = Arc::clone(self);
         self.spawn(async move {
             let client = &core.options.client;
-            if !ran {
-                api::write_status(client, &key, &uid, status).await;
+            if !ran && api::write_status(client, &key, &uid, status).await {
+                locked(&core.observed).failed_admissions.retain(|failed| failed.uid != uid);
             }
             if deleting {
                 api::remove(client, &key, &uid).await;

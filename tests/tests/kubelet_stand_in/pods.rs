@@ -239,6 +239,36 @@ async fn pods_are_rejected_or_started_without_devices_as_on_a_real_node() {
     cluster.end().await;
 }
 
+/// What a plugin does not give to a pod that is gone harms nobody.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pod_that_is_deleted_by_force_during_its_admission_does_not_count_as_rejected() {
+    let cluster = Cluster::start().await;
+    let slow = FakePlugin { thinking: Duration::from_secs(1), ..FakePlugin::new(&["a"]) };
+    slow.refuse(Some(tonic::Status::failed_precondition("its pod has ended")));
+    let slow = slow.serve(&cluster.kubelet.device_plugin_dir().join("slow.sock")).unwrap();
+    let name = "example.com/slow";
+    register(cluster.kubelet.kubelet_socket(), "slow.sock", name, API_VERSION).await.unwrap();
+    let began = Instant::now();
+    while !cluster.kubelet.healthy_devices().contains_key(name) {
+        assert!(began.elapsed() < TIMEOUT, "the device does not appear");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    cluster.create_with("deleted", &json!({name: "1"}), "sleep 1000", "Always").await;
+    while slow.most_at_once() == 0 {
+        assert!(began.elapsed() < TIMEOUT, "nothing is allocated");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    cluster.pods.delete("deleted", &DeleteParams::default().grace_period(0)).await.unwrap();
+    // The Event follows the attempt to write the status.
+    let events: Api<Event> = Api::namespaced(cluster.plane.client(), "team");
+    while events.list(&ListParams::default()).await.unwrap().items.is_empty() {
+        assert!(began.elapsed() < TIMEOUT, "no Event reports the rejection");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    assert_eq!(cluster.kubelet.failed_admissions(), []);
+    cluster.end().await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn commands_restart_according_to_their_policy() {
     let cluster = Cluster::start().await;

@@ -368,3 +368,7 @@ fn replicas(gpu: &ObservedGpu) -> impl Iterator<Item = (SliceId, Shape)> {
         o.replicas.iter().map(move |r| (r.id.clone(), shape(r.number)))
     })
 }
+
+#[cfg(test)]
+#[path = "check_tests.rs"]
+mod tests;

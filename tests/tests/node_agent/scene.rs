@@ -1,5 +1,6 @@
 //! One node with its agent as a process and its API server.
 
+use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -157,11 +158,16 @@ impl Scene {
         }
     }
 
-    /// Waits until the agent serves a restarted kubelet. The status may never show the moment between.
+    /// Waits until the agent serves a restarted kubelet. The status may never show the moment between, so that the
+    /// kubelet has to show the devices of all slices.
     pub(crate) async fn serves_again(&self) -> anyhow::Result<()> {
-        let registered = async || Ok(!self.kubelet.healthy_devices().is_empty());
-        wait(TIMEOUT, "the agent to register again", registered).await?;
-        self.until("the agent to serve again", GpuNodeStatus::is_ready).await.map(drop)
+        let is_served = |status: &GpuNodeStatus| {
+            let healthy: BTreeSet<String> = self.kubelet.healthy_devices().into_values().flatten().collect();
+            let served = |s: &&SliceStatus| matches!(s.state, SliceState::Ready | SliceState::Held);
+            let mut devices = status.slices.iter().filter(served).filter_map(|slice| slice.device.as_ref());
+            status.is_ready() && !healthy.is_empty() && devices.all(|d| healthy.contains(d.as_str()))
+        };
+        self.until("the agent to serve again", is_served).await.map(drop)
     }
 
     pub(crate) async fn slice_until(&self, id: &str, state: SliceState) -> anyhow::Result<SliceStatus> {

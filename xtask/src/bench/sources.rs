@@ -25,6 +25,8 @@ pub fn copy(workspace: &Workspace, copy: &Path) -> anyhow::Result<()> {
             fs::create_dir_all(to.parent().context("a file lies in a folder")?)?;
             fs::write(&to, content).with_context(|| format!("failed to write {}", to.display()))?;
         }
+        // Tests run scripts.
+        fs::set_permissions(&to, fs::metadata(&from)?.permissions())?;
     }
     remove_others(copy, Path::new(""), &files)
 }

@@ -36,6 +36,24 @@ fn dgx_1() -> Closeness {
 }
 
 #[test]
+fn more_links_are_closer_than_fewer_and_any_link_than_a_bridge() {
+    let mut gpus = node_status(&["T4-16GB"; 2]).gpus;
+    let mut scores = |nvlinks, pcie| {
+        gpus[0].peers = vec![Peer { index: 1, nvlinks, pcie }];
+        (score(&gpus[0], &gpus[1]), score(&gpus[1], &gpus[0]))
+    };
+    let bridge = Some(PcieAncestor::HostBridge);
+    assert_eq!(scores(4, bridge), (430, 430));
+    assert_eq!(scores(1, bridge), (130, 130));
+    assert_eq!(scores(0, Some(PcieAncestor::SingleSwitch)), (50, 50));
+    assert_eq!(scores(0, Some(PcieAncestor::MultipleSwitches)), (40, 40));
+    assert_eq!(scores(0, None), (20, 20), "of one NUMA node");
+    gpus[1].numa_node = Some(1);
+    assert_eq!(score(&gpus[0], &gpus[1]), 10);
+    assert_eq!(score(&gpus[0], &gpus[0]), 0);
+}
+
+#[test]
 fn several_gpus_come_from_one_island() {
     let two = islands(8);
     for (free, count, chosen) in [

@@ -21,6 +21,9 @@ mod spread;
 mod terms;
 mod warm;
 
+#[cfg(test)]
+mod golden_tests;
+
 pub use asked::Asked;
 pub use choose_place::{Place, Selection, choose_among, choose_place};
 pub use cost::Cost;

@@ -145,9 +145,9 @@ fn plan_parts(gpu: &ObservedGpu, wanted: &Wanted<'_>, observed: Option<&Observed
         }
     }
     let new = |part: ComputeInstance| creates.iter().any(|(_, c)| c.is_some_and(|c| c.overlaps(part)));
-    let spare = observed.iter().flat_map(|o| &o.parts).filter(|p| !p.held && !is_wanted(p.part));
-    let gone =
-        spare.filter(|p| new(p.part)).map(|p| Step::Destroy { gpu: uuid(), instance, part: Some(p.part) });
+    // Whatever stays is in the geometry, so that nothing new overlaps it.
+    let gone = observed.iter().flat_map(|o| &o.parts).filter(|p| new(p.part));
+    let gone = gone.map(|p| Step::Destroy { gpu: uuid(), instance, part: Some(p.part) });
     plan.steps.extend(gone);
     plan.steps.extend(creates.iter().cloned().map(|(id, part)| Step::Create {
         gpu: uuid(),

@@ -1,3 +1,4 @@
+use super::demand::Demand;
 use super::*;
 use crate::units::MemoryMib;
 use proptest::prelude::*;
@@ -98,6 +99,27 @@ fn the_cost_is_the_sum_of_its_terms() {
     let expected = 0.5 * 1000.0 + 0.7 * 1000.0 / 2.0_f64.sqrt() + 0.25 * 8.0 + 1000.0 / 256.0;
     let milli = f64::from(i32::try_from(found.cost.0 / 1000).unwrap()) / 8.0;
     assert!((milli - expected).abs() < 0.01, "{milli}, not {expected}");
+}
+
+#[test]
+fn a_model_is_as_scarce_as_the_square_of_the_part_that_is_asked_for_by_name() {
+    let [t4, a100] = models();
+    let mut supply = Supply::default();
+    supply.add(&node(16, 2));
+    supply.add(&Node::new(CpuMilli(16_000), MemoryMib(GIB), a100, 6));
+    let (any, one) = (pod(1, GpuDemand::whole(1)), of_model(pod(1, GpuDemand::whole(1)), t4));
+    // Two of eight GPUs are T4. If one of sixteen requests asks for them, a quarter of them is wanted.
+    for (by_name, others, scarcity) in
+        [(0, 16, 0.0), (1, 15, 1.0 / 16.0), (4, 12, 1.0), (8, 8, 4.0), (16, 0, 4.0)]
+    {
+        let found = Demand::of(&workload(&[(one, by_name), (any, others)]), &supply).scarcity(&supply);
+        assert!(
+            (found[t4.index()] - scarcity).abs() < 1e-9,
+            "{by_name}: {}, not {scarcity}",
+            found[t4.index()]
+        );
+        assert!(found[a100.index()].abs() < 1e-9);
+    }
 }
 
 #[test]

@@ -99,10 +99,13 @@ mod tests {
     #[test]
     fn old_requests_fade_and_rare_ones_are_forgotten() {
         let mut workload = Workload::default();
-        workload.learn(&request(7));
-        (1..MEMORY).for_each(|_| _ = workload.learn(&request(1)));
-        let seen: Vec<_> = workload.seen().map(|(request, seen)| (request.cpu.0, seen)).collect();
-        assert_eq!(seen, [(1, Seen { count: MEMORY / 2 - 1, memory: u64::from(2 * MEMORY - 2) })]);
+        for cpu in [7, 8, 8] {
+            workload.learn(&request(cpu));
+        }
+        (3..MEMORY).for_each(|_| _ = workload.learn(&request(1)));
+        let seen: Vec<_> = workload.seen().map(|(request, seen)| (request.cpu.0, seen.count)).collect();
+        assert_eq!(seen, [(1, MEMORY / 2 - 2), (8, 1)]);
+        assert_eq!(workload.seen().map(|(_, seen)| seen.memory).max(), Some(u64::from(2 * MEMORY - 6)));
         assert_eq!((1..=MEMORY / 2 + 1).filter(|_| workload.learn(&request(1))).count(), 1);
     }
 

@@ -52,3 +52,26 @@ impl Spread {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_node_has_the_slices_that_its_gpus_have_room_for() {
+        let of = |spread: Spread| [spread.sum([3, 0, 2].into_iter()), spread.sum([].into_iter())];
+        assert_eq!([of(Spread::Any), of(Spread::OneGpu), of(Spread::DistinctGpus)], [[5, 0], [3, 0], [2, 0]]);
+        assert_eq!(Spread::Any.sum([u32::MAX, 2].into_iter()), u32::MAX);
+    }
+
+    #[test]
+    fn the_strictest_container_decides() {
+        let mps = |containers: &[(u32, bool)]| Spread::of(Some(Kind::Mps), containers.iter().copied());
+        assert_eq!(mps(&[(1, true), (1, false)]), Spread::Any, "one slice is on one GPU anyway");
+        assert_eq!(mps(&[(2, false), (1, true)]), Spread::OneGpu);
+        for both in [[(2, false), (2, true)], [(2, true), (2, false)]] {
+            assert_eq!(mps(&both), Spread::DistinctGpus);
+        }
+        assert_eq!(Spread::of(Some(Kind::Mig), [(2, false)]), Spread::Any);
+    }
+}

@@ -234,6 +234,9 @@ fn the_mode_is_switched_once_nothing_is_held_or_reserved() {
         observed
     };
     assert_eq!(steps(&switching(true), &[]).0, Vec::<String>::new());
+    let mut half_idle = gpu(&[(shape, true), (h100_shape("1g.10gb", 0), false)]);
+    half_idle.gpus[0].allowed.switch_to = Some(false);
+    assert_eq!(steps(&half_idle, &[]).0, Vec::<String>::new(), "one of two is held");
     let promised = vec![promised(wanted(&[shape]).remove(0))];
     assert_eq!(steps(&switching(false), &promised).0, Vec::<String>::new());
     let both = ["destroy 1g.10gb at 6:1 on GPU-0", "switch MIG mode off on GPU-0"];

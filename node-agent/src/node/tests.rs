@@ -369,7 +369,9 @@ fn withdrawn_beside_a_bound_pod() -> Scene {
     scene.want(vec![wanted("s1", mig("1g.10gb", 2, 1), Some(("a", ONE))), bound.clone()]);
     scene.settle();
     let mut pods = admitted("b");
-    pods.values_mut().for_each(|pod| pod.admitted = false);
+    for pod in pods.values_mut() {
+        pod.admitted = false;
+    }
     scene.node.on_pods(pods);
     scene.want(vec![bound, wanted("s3", mig("2g.20gb", 2, 2), Some(("c", "nvidia.com/mig-2g.20gb")))]);
     scene.acknowledge();

@@ -64,6 +64,15 @@ fn a_node_with_too_few_gpus_is_refused_for_that() {
 }
 
 #[test]
+fn a_slice_leaves_its_best_place_to_slices_that_must_be_on_different_gpus() {
+    let two = taken(&["L4-24GB", "T4-16GB"], &[2, 0]);
+    let alone = placed(&two, &[(10, 1, false)]).unwrap();
+    assert_eq!(gpus(&alone), ["GPU-1"], "it has no neighbour there");
+    let found = placed(&two, &[(10, 1, false), (8, 2, true)]).unwrap();
+    assert_eq!(gpus(&found), ["GPU-0", "GPU-0", "GPU-1"], "no order of the containers finds this");
+}
+
+#[test]
 fn all_slices_of_the_name_are_on_different_gpus() {
     let four = node(&["T4-16GB"; 4]);
     let found = placed(&four, &[(4, 2, true), (4, 1, false), (5, 1, false)]).unwrap();

@@ -59,6 +59,43 @@ fn goes_to(fleet: &mut Nodes, request: &Request, node: usize, gpus: &[usize]) {
 }
 
 #[test]
+fn a_set_has_the_gpus_that_a_node_may_have() {
+    let set = |gpus: &[usize]| gpus.iter().copied().collect::<GpuSet>();
+    assert!(set(&[]).is_empty() && set(&[MOST_GPUS]).is_empty());
+    assert!(!set(&[0]).is_empty() && !set(&[MOST_GPUS - 1]).is_empty());
+    assert_eq!(set(&[MOST_GPUS - 1, 0, 2]).iter().collect::<Vec<_>>(), [0, 2, MOST_GPUS - 1]);
+    assert_eq!(set(&[1, 2]).len(), 2);
+}
+
+#[test]
+fn a_node_has_at_most_its_size_left() {
+    let node = node(16, 1);
+    let left = |cores, gib| {
+        let node = node.clone().with_left(CpuMilli(1000 * cores), MemoryMib(gib * GIB));
+        (node.cpu().0 / 1000, node.memory().0 / GIB)
+    };
+    assert_eq!((left(3, 5), left(20, 5), left(3, 2000)), ((3, 5), (16, 5), (3, 1024)));
+}
+
+/// A replaced node counts with its new size and model at once.
+#[test]
+fn a_fleet_is_valued_anew_when_a_node_is_replaced_by_another_sort() {
+    let [t4, a100] = models();
+    let request = of_model(pod(1, GpuDemand::whole(1)), a100);
+    let sort = |cores: u32, model| Node::new(CpuMilli(1000 * cores), MemoryMib(1024 * GIB), model, 4);
+    let known = || workload(&[(request, 1), (pod(8, GpuDemand::whole(1)), 3)]);
+    for other in [sort(16, a100), sort(64, t4), sort(16, t4)] {
+        let mut replaced = Nodes::new(known());
+        let ids = [sort(64, a100), sort(64, t4)].map(|node| replaced.add(node));
+        replaced.costs(&request);
+        replaced.set(ids[1], other.clone());
+        let mut fresh = Nodes::new(known());
+        let same = [sort(64, a100), other].map(|node| fresh.add(node));
+        assert_eq!(replaced.costs(&request).on(ids[0]), fresh.costs(&request).on(same[0]));
+    }
+}
+
+#[test]
 fn usable_parts_are_counted_as_in_fgd() {
     let requests =
         [(pod(2, part(500)), 3), (pod(8, GpuDemand::whole(1)), 2), (pod(8, GpuDemand::whole(2)), 1)];

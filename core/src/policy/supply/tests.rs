@@ -1,6 +1,6 @@
 use super::*;
 use crate::resource::all_names;
-use crate::testing::{gpu_uuid, node_status, with_neutral_names};
+use crate::testing::{gpu_uuid, node_status, static_node, with_neutral_names};
 use proptest::prelude::*;
 
 fn all() -> GpuSelection {
@@ -72,6 +72,34 @@ fn a_pod_is_answered_for_the_gpus_that_it_may_have() {
     assert_eq!((has("gpu-20gb", &second), has("gpu-20gb", &not_second)), (true, false));
     assert_eq!((has("mig-7g.80gb", &second), has("mig-7g.80gb", &not_second)), (false, true));
     assert_eq!(supply.largest_gpu(), Some(SizeGb(80)));
+}
+
+#[test]
+fn a_profile_with_exactly_what_is_asked_for_fits() {
+    let status = node_status(&["H100-80GB"]);
+    let supply = Supply::of(std::slice::from_ref(&status));
+    let real = status.gpus[0].profiles.entry("1g.10gb".parse().unwrap()).unwrap().memory;
+    let fitting = |asked: Asked| supply.fitting_profiles(&asked, &all()).first().map(ToString::to_string);
+    let of_memory = |more| Asked { memory: Some(MemoryMib(real.0 + more)), ..Asked::of(SizeGb(10)) };
+    assert_eq!(fitting(of_memory(0)).as_deref(), Some("1g.10gb"));
+    assert_eq!(fitting(of_memory(1)).as_deref(), Some("1g.20gb"));
+    let of_compute =
+        |percent| Asked { compute: ComputePercent::try_from(percent).ok(), ..Asked::of(SizeGb(10)) };
+    assert_eq!(fitting(of_compute(14)).as_deref(), Some("1g.10gb"), "a seventh is 14.3 %");
+    assert_eq!(fitting(of_compute(15)).as_deref(), Some("2g.20gb"));
+    assert_eq!(fitting(of_compute(100)).as_deref(), Some("7g.80gb"));
+}
+
+#[test]
+fn what_nvidias_plugin_serves_changes_the_supply_where_kerf_does_not_manage_the_node() {
+    let mut index = SupplyIndex::default();
+    let shared = |count| Some(static_node(&[("gpu.product", "Tesla-T4")], &[("gpu", count)]));
+    assert!(index.show_static("a".into(), shared(1)) && !index.show_static("a".into(), shared(1)));
+    assert!(index.claim("a".into()), "it was static until now");
+    assert!(!index.show_static("a".into(), shared(2)), "it counts once the GpuNode is gone");
+    assert!(index.remove(&"a".into()));
+    assert!(index.show_static("a".into(), None));
+    assert!(!index.claim("b".into()) && !index.show_static("b".into(), shared(1)));
 }
 
 #[test]

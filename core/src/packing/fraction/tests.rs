@@ -70,7 +70,7 @@ fn a_set_has_the_gpus_that_a_node_may_have() {
 #[test]
 fn a_node_has_at_most_its_size_left() {
     let node = node(16, 1);
-    let left = |cores, gib| {
+    let left = |cores: u32, gib: u64| {
         let node = node.clone().with_left(CpuMilli(1000 * cores), MemoryMib(gib * GIB));
         (node.cpu().0 / 1000, node.memory().0 / GIB)
     };

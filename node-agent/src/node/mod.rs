@@ -95,6 +95,8 @@ mod under_way_tests;
 mod upgrade_tests;
 #[cfg(test)]
 mod usage_tests;
+#[cfg(test)]
+mod withdrawn_tests;
 
 pub use advertise::{Allocatable, DevicesByName};
 pub(crate) use checkpoint::Shares;

@@ -1,10 +1,17 @@
 //! The node as its agent reports it in the GpuNode.
 
+use std::collections::BTreeSet;
+use std::time::Duration;
+
 use anyhow::ensure;
 use kerf_core::contract::{GpuNodeStatus, GpuStatus, SliceStatus};
 use kerf_core::names::GpuUuid;
 use kerf_runtime::gpu_node::GpuNode;
+use kerf_tests::cluster::wait;
 use kube::{Api, Client};
+
+/// Agents write a status at most once in five seconds.
+const REPORT_TIMEOUT: Duration = Duration::from_secs(15);
 
 pub struct Node {
     name: String,
@@ -31,14 +38,16 @@ impl Node {
         Ok(gpus)
     }
 
-    /// The GPUs of this pod's slices, sorted.
+    /// The GPUs of this pod's slices, sorted. The pod runs, so that the next report has them.
     pub async fn gpus_of(&self, pod: &str) -> anyhow::Result<Vec<GpuUuid>> {
         let held = |slice: &SliceStatus| slice.holder.as_ref().is_some_and(|holder| holder.pod == pod);
-        let mut gpus: Vec<GpuUuid> =
-            self.status().await?.slices.into_iter().filter(held).map(|slice| slice.gpu).collect();
-        gpus.sort();
-        gpus.dedup();
-        Ok(gpus)
+        let mut gpus = BTreeSet::new();
+        let reported = async || {
+            gpus = self.status().await?.slices.into_iter().filter(held).map(|slice| slice.gpu).collect();
+            Ok(!gpus.is_empty())
+        };
+        wait(REPORT_TIMEOUT, &format!("the node to report the GPU of {pod}"), reported).await?;
+        Ok(gpus.into_iter().collect())
     }
 
     async fn status(&self) -> anyhow::Result<GpuNodeStatus> {

@@ -11,19 +11,9 @@ use crate::kind::Kind;
 use crate::ledger::{Limits, Moment, Order, OrderKind, Owner, Proposal};
 use crate::mig::catalog;
 use crate::names::{PodKey, PodUid};
-use crate::testing::{MIXED_REQUESTS, SimulatedNode, node_status, request, with_neutral_names};
+use crate::testing::{MIXED_REQUESTS, Random, SimulatedNode, node_status, request, with_neutral_names};
 use crate::units::MemoryMib;
 use std::fmt::Write as _;
-
-/// A linear congruential generator (Knuth, MMIX), because a golden file needs the same numbers for ever.
-struct Lot(u64);
-
-impl Lot {
-    fn below(&mut self, limit: usize) -> usize {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        usize::try_from(self.0 >> 33).unwrap() % limit
-    }
-}
 
 fn exact(profile: &str) -> ContainerRequest {
     ContainerRequest::exact(profile.parse().unwrap())
@@ -42,14 +32,14 @@ fn mig_instances_of_a_fleet() {
     let names = ["nvidia.com/mig-1g.10gb", "nvidia.com/mig-1g.20gb", "nvidia.com/mig-3g.20gb"];
     let mut asks: Vec<_> = profiles.map(exact).into_iter().chain(names.map(by_name)).collect();
     asks.push(neutral);
-    let (mut lot, mut running, mut life) = (Lot(1), Vec::new(), String::new());
+    let (mut random, mut running, mut life) = (Random::new(1), Vec::new(), String::new());
     for _ in 0..260 {
-        if lot.below(5) < 2 && !running.is_empty() {
-            let (gpu, place) = running.swap_remove(lot.below(running.len()));
+        if random.below(5) < 2 && !running.is_empty() {
+            let (gpu, place) = running.swap_remove(random.below(running.len()));
             fleet.release(gpu, place);
             continue;
         }
-        let ask = &asks[lot.below(asks.len())];
+        let ask = &asks[random.below(asks.len())];
         let class = fleet.class(ask);
         let index = |gpu| gpus.iter().position(|known| *known == gpu).unwrap();
         let name = ask.profile.map_or_else(|| ask.resource.to_string(), |profile| profile.to_string());
@@ -101,20 +91,20 @@ fn shares_of_a_fleet() {
         part(330, Sharing::TimeSlicing),
         part(100, Sharing::Mps),
     ];
-    let (mut lot, mut running, mut life) = (Lot(2), Vec::new(), String::new());
+    let (mut random, mut running, mut life) = (Random::new(2), Vec::new(), String::new());
     for _ in 0..220 {
-        if lot.below(5) < 2 && !running.is_empty() {
-            let (node, request, gpus) = running.swap_remove(lot.below(running.len()));
+        if random.below(5) < 2 && !running.is_empty() {
+            let (node, request, gpus) = running.swap_remove(random.below(running.len()));
             nodes.release(node, &request, gpus).unwrap();
             continue;
         }
         let sets =
             [ModelSet::ANY, ModelSet::ANY, [a100].into_iter().collect(), [t4, a10].into_iter().collect()];
         let request = Request {
-            cpu: CpuMilli(500 * u32::try_from(1 + lot.below(16)).unwrap()),
-            memory: gib([1, 4, 16, 32][lot.below(4)]),
-            gpus: demands[lot.below(demands.len())],
-            models: sets[lot.below(sets.len())],
+            cpu: CpuMilli(500 * u32::try_from(1 + random.below(16)).unwrap()),
+            memory: gib([1, 4, 16, 32][random.below(4)]),
+            gpus: demands[random.below(demands.len())],
+            models: sets[random.below(sets.len())],
         };
         nodes.learn(&request);
         let Some(place) = nodes.place(&request) else {
@@ -156,18 +146,9 @@ fn slices_of_a_node_of_all_kinds() {
     let policy = NodePolicy { gpus: vec![rule], ..NodePolicy::default() };
     let gpus = with_neutral_names(node_status(&["H100-80GB", "A100-40GB", "T4-16GB", "L4-24GB"]));
     let mut node = SimulatedNode::of(gpus, policy, Limits::default());
-    let more = [
-        ("nvidia.com/gpu", 1),
-        ("nvidia.com/gpu-4gb", 2),
-        ("nvidia.com/mig-2g.10gb", 2),
-        ("nvidia.com/gpu-2gb.shared", 1),
-    ];
-    let mut asks: Vec<RequestDocument> = MIXED_REQUESTS
-        .into_iter()
-        .chain(more)
-        .filter(|(name, _)| *name != "nvidia.com/gpu")
-        .map(|(name, count)| request(name, count))
-        .collect();
+    let more = [("nvidia.com/gpu-4gb", 2), ("nvidia.com/mig-2g.10gb", 2), ("nvidia.com/gpu-2gb.shared", 1)];
+    let mut asks: Vec<RequestDocument> =
+        MIXED_REQUESTS.into_iter().chain(more).map(|(name, count)| request(name, count)).collect();
     let mut neutral = request("kerf.dev/gpu-10gb", 1);
     neutral.containers[0].kinds = vec![Kind::Mig, Kind::Mps, Kind::TimeSlicing, Kind::Whole];
     asks.push(neutral.clone());
@@ -177,16 +158,16 @@ fn slices_of_a_node_of_all_kinds() {
     let mut apart = request("nvidia.com/gpu-4gb", 2);
     apart.containers[0].distinct_gpus = true;
     asks.push(apart);
-    let (mut lot, mut running, mut life) = (Lot(3), Vec::new(), String::new());
+    let (mut random, mut running, mut life) = (Random::new(3), Vec::new(), String::new());
     for pod in 0..160 {
-        if lot.below(5) < 2 && !running.is_empty() {
-            let (uid, name): (PodUid, String) = running.swap_remove(lot.below(running.len()));
+        if random.below(5) < 2 && !running.is_empty() {
+            let (uid, name): (PodUid, String) = running.swap_remove(random.below(running.len()));
             node.free(&name);
             let release = OrderKind::Release { uid, why: String::new() };
             node.follow(&Order { epoch: 1, kind: release }, Moment::default()).unwrap();
             continue;
         }
-        let ask = &asks[lot.below(asks.len())];
+        let ask = &asks[random.below(asks.len())];
         let (desired, status) = (node.ledger.desired().clone(), node.state().status);
         let container = &ask.containers[0];
         write!(life, "{}x {}: ", container.count, container.resource).unwrap();

@@ -1,26 +1,15 @@
-use super::super::{Allowed, ObservedPart, ObservedReplica, ObservedShare};
+use super::super::{ObservedPart, ObservedReplica, ObservedShare};
 use super::*;
-use crate::mig::{Geometry, MigTable, Placement, catalog};
-use crate::testing::{h100_shape, wanted};
-use crate::units::{MemoryMib, SizeGb};
+use crate::contract::NodePolicy;
+use crate::ledger::Limits;
+use crate::mig::{Geometry, Placement};
+use crate::testing::{SimulatedNode, h100_shape, wanted};
+use crate::units::SizeGb;
 use proptest::prelude::*;
-
-fn table() -> MigTable {
-    catalog::by_name("H100-80GB").unwrap().mig_table().unwrap()
-}
 
 /// An H100 without slices.
 fn h100() -> Observed {
-    Observed {
-        gpus: vec![ObservedGpu {
-            uuid: GpuUuid::new("GPU-0"),
-            memory: MemoryMib(81_559),
-            allowed: Allowed::default(),
-            table: Some(table()),
-            instances: vec![],
-            shares: vec![],
-        }],
-    }
+    SimulatedNode::new(&["H100-80GB"], NodePolicy::default(), Limits::default()).observed()
 }
 
 /// A step that makes the desired slice.
@@ -38,12 +27,11 @@ fn verdict(observed: &Observed, wanted: &[WantedSlice], steps: Vec<Step>) -> Str
 /// Whether the checker lets these slices be made on an empty H100.
 fn fit(shapes: &[Shape]) -> bool {
     let wanted = wanted(shapes);
-    match verdict(&h100(), &wanted, wanted.iter().map(create).collect()) {
-        accepted if accepted.is_empty() => true,
-        rejected => {
-            assert!(rejected.ends_with("does not fit"), "{rejected}");
-            false
-        }
+    let steps = wanted.iter().map(create).collect();
+    match check(&h100(), &wanted, &Plan { steps, refused: vec![] }) {
+        Ok(()) => true,
+        Err(Violation::DoesNotFit(..)) => false,
+        Err(other) => panic!("{other}"),
     }
 }
 
@@ -53,7 +41,7 @@ proptest! {
     fn instances_fit_exactly_if_they_are_a_geometry(
         asked in prop::collection::vec((0_usize..7, 0_u8..9), 1..9),
     ) {
-        let table = table();
+        let table = h100().gpus.remove(0).table.unwrap();
         let (mut geometry, mut shapes) = (Geometry::empty(&table), Vec::new());
         for (n, start) in asked {
             let entry = &table.entries()[n];

@@ -3,6 +3,7 @@
 
 use super::predict::crowded;
 use super::*;
+use crate::testing::Random;
 
 /// A tenant of the simulation.
 struct Pod {
@@ -15,19 +16,14 @@ struct Pod {
     ended: f64,
 }
 
-/// A generator of numbers between 0 and 1 (the constants are Knuth's for MMIX).
-struct Random(u64);
+/// A number between 0 and 1.
+fn part(random: &mut Random) -> f64 {
+    (f64::from(random.draw()) + 0.5) / 4_294_967_296.0
+}
 
-impl Random {
-    fn part(&mut self) -> f64 {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (f64::from(u32::try_from(self.0 >> 32).unwrap()) + 0.5) / 4_294_967_296.0
-    }
-
-    /// A gap between arrivals that keeps the tenant busy for its duty while it is alone.
-    fn gap(&mut self, workload: &Workload) -> f64 {
-        -self.part().ln() * workload.alone().seconds() / workload.duty().get()
-    }
+/// A gap between arrivals that keeps the tenant busy for its duty while it is alone.
+fn gap(random: &mut Random, workload: &Workload) -> f64 {
+    -part(random).ln() * workload.alone().seconds() / workload.duty().get()
 }
 
 /// The speed of a running inference of `pods[index]`: 1 while it is alone.
@@ -56,7 +52,7 @@ fn step(pods: &mut [Pod], now: f64, random: &mut Random) -> f64 {
             }
         }
         if pod.next <= then {
-            pod.next = then + random.gap(&pod.workload);
+            pod.next = then + gap(random, &pod.workload);
             match pod.running {
                 Some(_) => pod.queued += 1,
                 None => pod.running = Some((pod.workload.alone().seconds(), then)),
@@ -68,10 +64,10 @@ fn step(pods: &mut [Pod], now: f64, random: &mut Random) -> f64 {
 
 /// The mean latency of each tenant over so many seconds.
 fn simulated(workloads: &[Workload], seconds: f64) -> Vec<f64> {
-    let mut random = Random(1);
+    let mut random = Random::new(1);
     let pod = |workload: &Workload| Pod {
         workload: *workload,
-        next: random.gap(workload),
+        next: gap(&mut random, workload),
         queued: 0,
         running: None,
         took: 0.0,

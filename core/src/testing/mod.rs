@@ -2,8 +2,10 @@
 //! `testing`.
 
 pub mod offer_life;
+mod random;
 mod simulated_node;
 
+pub use random::Random;
 pub use simulated_node::SimulatedNode;
 
 use crate::contract::{

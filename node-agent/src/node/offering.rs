@@ -41,12 +41,11 @@ impl<'a> Offering<'a> {
         device: DeviceId,
         wanted: Option<&WantedSlice>,
     ) -> ExistingSlice {
-        let is_anothers = wanted.is_some_and(|wanted| self.is_anothers(wanted, &device));
         let reservation = wanted.and_then(|wanted| wanted.reservation.clone());
         ExistingSlice {
             id,
             held_as: self.account.held_as(&device),
-            settled: self.is_shown(&device) && !is_anothers,
+            settled: self.is_settled(wanted, &device),
             // Filled in later, once all existing slices are known.
             served: false,
             // While the device is in doubt, a pod may hold it that is not the owner.
@@ -73,11 +72,16 @@ impl<'a> Offering<'a> {
     pub(super) fn lacking(self, may_be_bound: impl Fn(&PodUid) -> bool) -> BTreeSet<ResourceName> {
         let lacks = |wanted: &WantedSlice| {
             let device = self.placement.device_of(wanted);
-            device.is_none_or(|device| !self.is_shown(&device) || self.is_anothers(wanted, &device))
+            device.is_none_or(|device| !self.is_settled(Some(wanted), &device))
         };
         let wanted = self.placement.desired().iter().filter(|wanted| lacks(wanted));
         let reservations = wanted.filter_map(|wanted| wanted.reservation.as_ref());
         reservations.filter(|r| may_be_bound(&r.uid)).map(|r| r.resource).collect()
+    }
+
+    /// Whether the pod that has reserved the slice has got its device.
+    fn is_settled(self, wanted: Option<&WantedSlice>, device: &DeviceId) -> bool {
+        self.is_shown(device) && !wanted.is_some_and(|wanted| self.is_anothers(wanted, device))
     }
 
     /// Whether another pod holds the device than the one that has reserved its slice.

@@ -7,12 +7,13 @@ use crate::workspace::Workspace;
 
 pub const PACKAGE: &str = "kerf-explorer";
 pub(super) const PROGRAM: &str = "kerf_explore";
-/// The folder of what the profile `explore` builds. In it the explorer is optimised, and no other profile has to be.
-pub(super) const FOLDER: &str = "explore";
+/// The profile in which the explorer is optimised, so that no other profile has to be. Its builds lie in a folder of
+/// this name.
+pub(super) const PROFILE: &str = "explore";
 
 /// What cargo does with the explorer, in its profile.
 pub(super) fn cargo_arguments(command: &str) -> [&str; 6] {
-    [command, "--locked", "--profile", FOLDER, "--package", PACKAGE]
+    [command, "--locked", "--profile", PROFILE, "--package", PACKAGE]
 }
 
 /// Runs the explorer's tests, some of which explore.
@@ -25,5 +26,5 @@ pub fn run(workspace: &Workspace, arguments: &[String]) -> anyhow::Result<()> {
         return planted::run(workspace, &arguments[flag + 1..]);
     }
     cargo::run(workspace, "building the explorer", &cargo_arguments("build"))?;
-    cargo::run_built(workspace, FOLDER, PROGRAM, arguments)
+    cargo::run_built(workspace, PROFILE, PROGRAM, arguments)
 }

@@ -10,7 +10,7 @@ use std::time::Instant;
 
 use anyhow::{Context as _, bail, ensure};
 
-use super::explore::{self, FOLDER, PROGRAM};
+use super::explore::{self, PROFILE, PROGRAM};
 use super::sources;
 use crate::workspace::Workspace;
 
@@ -81,7 +81,7 @@ fn explore(copy: &Path) -> anyhow::Result<Option<String>> {
         "it cannot be built"
     );
     let began = Instant::now();
-    let program = copy.join("target").join(FOLDER).join(PROGRAM);
+    let program = copy.join("target").join(PROFILE).join(PROGRAM);
     let output = Command::new(program).args(["--minutes", "1"]).output()?;
     let said = said(&output);
     let found = said.lines().find_map(|line| Some(line.split_once(FOUND)?.1));

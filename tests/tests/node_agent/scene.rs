@@ -85,11 +85,18 @@ impl Scene {
 
     /// Waits until a condition is false, and returns its message.
     pub(crate) async fn complaint(&self, kind: &str) -> anyhow::Result<String> {
+        self.complaint_with(kind, "").await
+    }
+
+    /// Waits until a condition is false with this text in its message, and returns the message.
+    pub(crate) async fn complaint_with(&self, kind: &str, text: &str) -> anyhow::Result<String> {
         let find = |status: &GpuNodeStatus| {
             let mut all = status.conditions.clone().into_iter();
-            all.find(|c: &Condition| c.kind == kind && c.status == ConditionStatus::False).map(|c| c.message)
+            let is_it = |c: &Condition| c.kind == kind && c.status == ConditionStatus::False;
+            all.find(is_it).map(|c| c.message).filter(|message| message.contains(text))
         };
-        let status = self.until(&format!("{kind} to be false"), |status| find(status).is_some()).await?;
+        let what = format!("{kind} to be false for {text:?}");
+        let status = self.until(&what, |status| find(status).is_some()).await?;
         find(&status).context("the condition holds again")
     }
 

@@ -3,7 +3,7 @@
 use std::os::unix::net::UnixListener;
 
 use anyhow::Context as _;
-use kerf_core::contract::{Condition, ConditionStatus, GpuNodeStatus, SliceState, WantedSlice};
+use kerf_core::contract::{Condition, GpuNodeStatus, SliceState, WantedSlice};
 use kerf_core::ledger::Rejection;
 use kerf_core::names::DeviceId;
 use kerf_nvml_mock::{Fault, MigMode, MockConfig, MockControl, MockFiles, Model, NvmlCode, Xid};
@@ -154,11 +154,7 @@ async fn a_device_is_offered_once_its_cdi_specification_exists() -> anyhow::Resu
     let pod = scene.create("a", ONE).await?;
     scene.want(vec![scene.wanted("s1", mig("1g.10gb", 0, 1)?, Some((&pod, ONE))).await?]).await?;
     // Before the first failure, the condition says that the file is being made.
-    let is_shown = |status: &GpuNodeStatus| {
-        let mut conditions = status.conditions.iter().filter(|c| c.kind == Condition::SPEC_REACHED);
-        conditions.any(|c| c.status == ConditionStatus::False && c.message.contains("cdi"))
-    };
-    scene.until("the reason to be shown", is_shown).await?;
+    scene.complaint_with(Condition::SPEC_REACHED, "cdi").await?;
     std::fs::remove_file(scene.dir.join("cdi"))?;
     let ready = scene.slice_until("s1", SliceState::Ready).await?;
     let spec = |device: &DeviceId| scene.dir.join("cdi").join(format!("kerf.dev-{device}.json"));

@@ -156,7 +156,7 @@ fn sizes(rule: &SizeRule) -> Vec<PolicyError> {
         size("spec.sizes.stepGb", rule.step_gb),
     ];
     let errors: Vec<PolicyError> = alone.into_iter().flatten().collect();
-    // Bounds are compared only if each is valid by itself; a step of 0 would divide by zero.
+    // Bounds are compared only if each is valid by itself.
     if errors.is_empty() { bounds(rule).into_iter().collect() } else { errors }
 }
 
@@ -167,7 +167,7 @@ fn bounds(rule: &SizeRule) -> Option<PolicyError> {
         return Some(PolicyFault::MaxBelowMin { min, max }.of(Field::of("spec.sizes.maxGb")));
     }
     let step = rule.step_gb?;
-    let first = min.0.div_ceil(step.0).checked_mul(step.0);
+    let first = min.0.checked_next_multiple_of(step.0);
     let none = first.is_none_or(|first| first > max.0);
     none.then(|| PolicyFault::Step { step, min, max }.of(Field::of("spec.sizes.stepGb")))
 }

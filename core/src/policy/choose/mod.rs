@@ -271,9 +271,10 @@ impl Choosing<'_> {
     /// `asked`, rounded up to the policy's next step but not past its largest size.
     fn stepped(&mut self, container: &str, asked: SizeGb) -> SizeGb {
         let sizes = self.policy.spec().sizes;
-        let Some(step) = sizes.step_gb.filter(|step| step.0 > 0) else { return asked };
+        let Some(step) = sizes.step_gb else { return asked };
+        let Some(size) = asked.0.checked_next_multiple_of(step.0) else { return asked };
         let most = sizes.max_gb.unwrap_or(LARGEST_SIZE).min(LARGEST_SIZE);
-        let size = SizeGb(asked.0.div_ceil(step.0).saturating_mul(step.0)).min(most).max(asked);
+        let size = SizeGb(size).min(most).max(asked);
         if size > asked {
             self.made.warnings.push(Warning::Stepped(container.to_owned(), asked, size, step));
         }

@@ -87,7 +87,7 @@ impl Choosing<'_> {
                 if let Some(largest) = supply.at_most(ResourceName::MpsReplica, &gpus) {
                     check_size(self.policy, &container.name, largest)?;
                 }
-                let served = supply.has_replica(Kind::Mps, container.compute, &gpus);
+                let served = supply.has_mps_replica(container.compute, &gpus);
                 (SizeGb::ANY, ResourceName::MpsReplica, served)
             }
         };
@@ -123,7 +123,7 @@ impl Choosing<'_> {
             let resource = ResourceName::MpsReplica;
             let is_small = most.is_none_or(|most| self.supply.at_most(resource, &gpus) <= Some(most));
             let served =
-                *kind == Kind::Mps && is_small && self.supply.has_replica(*kind, container.compute, &gpus);
+                *kind == Kind::Mps && is_small && self.supply.has_mps_replica(container.compute, &gpus);
             served.then_some(Named { size: SizeGb::ANY, resource, kinds: Vec::new(), served, gpus })
         };
         let own = if name == PluginName::Gpu { Kind::Whole } else { Kind::TimeSlicing };

@@ -43,7 +43,7 @@ fn class_of_gpus(policy: &Policy, supply: &Supply, ask: &PodAsk) -> Option<Isola
             return supply.has_whole(&Asked::of(size), &gpus);
         }
         let name = ResourceName::Plugin(PluginName::Gpu, *kind);
-        let is_shared = || *kind == Kind::Mps && supply.has_replica(Kind::Mps, None, &gpus);
+        let is_shared = || *kind == Kind::Mps && supply.has_mps_replica(None, &gpus);
         // Replicas may all be of one GPU, so they cannot serve a request for different GPUs.
         !ask.containers.iter().any(|container| container.distinct_gpus)
             && (is_shared() || supply.fixed_least(name, &Asked::of(SizeGb::ANY), &gpus).is_some())

@@ -33,23 +33,13 @@ impl GpuSupply {
     }
 
     /// Whether one of its equal MPS shares has at least this share of compute.
-    fn has_compute(&self, least: ComputePercent) -> bool {
+    pub fn has_compute(&self, least: ComputePercent) -> bool {
         let share = self.replica(Kind::Mps).and_then(Shape::compute);
         self.limits_compute && share >= Some(least)
     }
 
     pub fn serves(&self, name: ResourceName) -> bool {
         self.names.contains(&name)
-    }
-
-    /// Whether the GPU serves the name with at least this share of compute.
-    pub fn serves_with(&self, name: ResourceName, compute: Option<ComputePercent>) -> bool {
-        let has_compute = |compute| match name {
-            ResourceName::Mps(_) => self.limits_compute,
-            ResourceName::MpsReplica => self.has_compute(compute),
-            _ => true,
-        };
-        self.serves(name) && compute.is_none_or(has_compute)
     }
 }
 

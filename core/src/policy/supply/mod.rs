@@ -149,11 +149,13 @@ impl Supply {
         self.admitted(gpus).iter().any(|gpu| has(gpu))
     }
 
-    /// Whether some GPU is shared in equal parts of `kind`, with this share of compute for each.
+    /// Whether some GPU is shared in equal MPS shares, with this share of compute for each.
     #[must_use]
-    pub fn has_replica(&self, kind: Kind, compute: Option<ComputePercent>, gpus: &GpuSelection) -> bool {
-        let Some(name) = ResourceName::replica(kind) else { return false };
-        self.admitted(gpus).iter().any(|gpu| gpu.serves_with(name, compute))
+    pub fn has_mps_replica(&self, compute: Option<ComputePercent>, gpus: &GpuSelection) -> bool {
+        let has = |gpu: &GpuSupply| {
+            gpu.serves(ResourceName::MpsReplica) && compute.is_none_or(|least| gpu.has_compute(least))
+        };
+        self.admitted(gpus).iter().any(|gpu| has(gpu))
     }
 
     /// A node without user namespaces that keeps a pod with this document from having one; `None` if there is none.

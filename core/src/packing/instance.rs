@@ -121,13 +121,11 @@ fn turn(gpu: &GpuInventory, instance: Instance, most: u8) -> Option<(Reverse<usi
 
 /// The first place for another compute instance in a shared GPU instance, with the idle ones that must go for it.
 fn beside(gpu: &GpuInventory, instance: Instance, profile: ComputeProfile) -> Option<Beside> {
-    let is_here = |shape: &Shape| shape.instance() == Some(instance);
-    let taken = gpu.taken().filter(is_here).filter_map(Shape::part);
-    let geometry = ComputeGeometry::with(instance.profile, taken).ok()?;
+    let part_here = |shape: Shape| shape.part().filter(|_| shape.instance() == Some(instance));
+    let geometry = ComputeGeometry::with(instance.profile, gpu.taken().filter_map(part_here)).ok()?;
     let free = |start: &&u8| geometry.clone().place(profile.compute(), **start).is_ok();
     let part = ComputeInstance { start: *profile.starts().iter().find(free)?, compute: profile.compute() };
-    let idle =
-        gpu.idle().filter(|(_, shape)| is_here(shape) && shape.part().is_some_and(|p| p.overlaps(part)));
+    let idle = gpu.idle().filter(|(_, shape)| part_here(*shape).is_some_and(|p| p.overlaps(part)));
     let shape = Shape::of_instance(instance, MigPart::Compute(part));
     Some((shape, idle.map(|(id, _)| id.clone()).collect()))
 }

@@ -331,7 +331,7 @@ impl<'o> State<'o> {
     /// the GPU's, no profile exceeds the table's maximum, and at most one instance has the media engines.
     fn cells_are_sound(&self) -> bool {
         let Some(table) = self.gpu.table.as_ref().filter(|_| !self.switched) else { return false };
-        let mut cells = [0_u8; 32];
+        let mut cells = [false; 32];
         let mut compute = 0_u32;
         let mut with_media = 0_u32;
         let mut counts: BTreeMap<Profile, u8> = BTreeMap::new();
@@ -344,7 +344,7 @@ impl<'o> State<'o> {
             }
             for cell in instance.placement.start..instance.placement.start + instance.placement.size {
                 match cells.get_mut(usize::from(cell)) {
-                    Some(used @ 0) => *used = 1,
+                    Some(used @ false) => *used = true,
                     _ => return false,
                 }
             }

@@ -53,3 +53,24 @@ fn memory(gpu: &GpuInventory, shape: Shape) -> Option<MemoryMib> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::contract::GpuNodeSpec;
+    use crate::resource::ResourceName;
+    use crate::testing::{h100_shape, node_status};
+    use crate::units::SizeGb;
+
+    #[test]
+    fn a_slice_with_exactly_the_memory_suffices() {
+        let node = NodeInventory::of(&GpuNodeSpec::default(), &node_status(&["H100-80GB"]));
+        let (gpu, shape) = (&node.gpus[0], h100_shape("1g.10gb", 0));
+        let real = memory(gpu, shape).unwrap();
+        let asks = |more| ContainerRequest {
+            memory: Some(MemoryMib(real.0 + more)),
+            ..ContainerRequest::of(ResourceName::Whole, SizeGb(10))
+        };
+        assert!(suffices(gpu, shape, &asks(0)) && !suffices(gpu, shape, &asks(1)));
+    }
+}

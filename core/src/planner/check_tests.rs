@@ -1,10 +1,10 @@
-use super::super::{ObservedPart, ObservedReplica, ObservedShare};
+use super::super::{Allowed, ObservedPart, ObservedReplica, ObservedShare};
 use super::*;
 use crate::contract::NodePolicy;
 use crate::ledger::Limits;
 use crate::mig::{Geometry, Placement};
 use crate::testing::{SimulatedNode, h100_shape, wanted};
-use crate::units::SizeGb;
+use crate::units::{MemoryMib, SizeGb};
 use proptest::prelude::*;
 
 /// An H100 without slices.
@@ -155,6 +155,11 @@ fn a_part_is_destroyed_only_if_it_is_idle_undesired_and_in_the_way() {
         verdict(&observed, &[], destroy(Some(part(1, 1)))),
         text("1 on GPU-0 is destroyed for nothing")
     );
+    let beside_the_desired = divided(&[(part(0, 1), false), (part(1, 1), false)], &[]);
+    assert_eq!(
+        verdict(&beside_the_desired, &wanted(&[desired(0, 1)]), destroy(Some(part(1, 1)))),
+        text("1 on GPU-0 is destroyed for nothing")
+    );
     let idle = divided(&[(part(1, 1), false)], &[]);
     assert_eq!(verdict(&idle, &there, destroy(None)), "3g.40gb at 4:4 on GPU-0 is desired");
     assert_eq!(verdict(&idle, &wanted(&[h100_shape("3g.40gb", 4)]), destroy(None)), "");
@@ -175,4 +180,42 @@ fn an_instance_with_replicas_goes_after_them() {
     let held = divided(&[], &[("turn", 0, true)]);
     assert_eq!(verdict(&held, &other, vec![end]), "turn on GPU-0 is held");
     assert_eq!(verdict(&held, &other, vec![destroy]), "3g.40gb at 4:4 on GPU-0 is held");
+}
+
+/// Whether the checker lets these shares be served by a GPU in which so many 1 GB shares fit.
+fn serves(most: u64, missing: u64, allowed: Allowed, shapes: &[Shape]) -> bool {
+    let mut observed = h100();
+    let gpu = &mut observed.gpus[0];
+    (gpu.table, gpu.allowed) = (None, allowed);
+    gpu.memory = MemoryMib(most * SizeGb(1).share_memory().0 - missing);
+    let wanted = wanted(shapes);
+    let start = |w: &WantedSlice| Step::Start { gpu: w.gpu.clone(), id: w.id.clone(), shape: w.shape };
+    verdict(&observed, &wanted, wanted.iter().map(start).collect()).is_empty()
+}
+
+#[test]
+fn shares_are_within_the_gpu_and_of_one_kind() {
+    let (turn, mps) =
+        (Shape::TimeSlicing { size_gb: SizeGb(1) }, Shape::Mps { size_gb: SizeGb(1), compute: None });
+    let whole = Shape::Whole { size_gb: SizeGb(4) };
+    for one in [turn, mps] {
+        assert!(serves(4, 0, Allowed::default(), &[one; 4]));
+        assert!(!serves(4, 1, Allowed::default(), &[one; 4]), "one MiB is missing");
+        assert!(!serves(4, 0, Allowed::default(), &[one, whole]));
+    }
+    assert!(serves(4, 0, Allowed::default(), &[whole]));
+    assert!(!serves(4, 0, Allowed::default(), &[whole, whole]));
+    assert!(!serves(4, 0, Allowed::default(), &[turn, mps]));
+}
+
+#[test]
+fn the_policy_limits_shares() {
+    let mps = |gb| Shape::Mps { size_gb: SizeGb(gb), compute: None };
+    let few = || Allowed { mps_shares: Some(2), ..Allowed::default() };
+    assert!(serves(4, 0, few(), &[mps(1); 2]) && !serves(4, 0, few(), &[mps(1); 3]));
+    let equal = || Allowed { one_size: true, ..Allowed::default() };
+    assert!(serves(4, 0, equal(), &[mps(1); 3]) && !serves(4, 0, equal(), &[mps(1), mps(2)]));
+    let no_mps = || Allowed { kinds: vec![Kind::TimeSlicing], ..Allowed::default() };
+    assert!(serves(4, 0, no_mps(), &[Shape::TimeSlicing { size_gb: SizeGb(1) }]));
+    assert!(!serves(4, 0, no_mps(), &[mps(1)]));
 }

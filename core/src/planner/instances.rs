@@ -198,3 +198,27 @@ fn first_illegal<'i>(table: &MigTable, all: impl Iterator<Item = &'i Instance>) 
     }
     no_compute
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::mig::{Placement, catalog};
+
+    #[test]
+    fn the_largest_spare_instance_goes_while_compute_slices_are_missing() {
+        // No GPU of the catalog has more memory slices than compute slices can use. A `3g` of two memory slices makes
+        // one that has.
+        let mut entries = catalog::by_name("H100-80GB").unwrap().mig_table().unwrap().entries().to_vec();
+        let small = entries.iter_mut().find(|entry| entry.profile.to_string() == "3g.40gb").unwrap();
+        (small.size, small.starts, small.max) = (2, vec![0, 2, 4], 3);
+        let table = MigTable::new(entries);
+        let instance = |profile: &str, start, size| Instance {
+            profile: profile.parse().unwrap(),
+            placement: Placement { start, size },
+        };
+        let kept = [instance("3g.40gb", 0, 2), instance("3g.40gb", 2, 2)];
+        let spare = vec![instance("1g.10gb", 6, 1), instance("3g.40gb", 4, 2)];
+        assert_eq!(in_the_way(&table, &kept, &[], spare), [instance("3g.40gb", 4, 2)]);
+        assert_eq!(in_the_way(&table, &kept, &[], vec![instance("1g.10gb", 6, 1)]), []);
+    }
+}

@@ -158,4 +158,14 @@ mod tests {
             assert_eq!(is_label_key(key), good, "{key}");
         }
     }
+
+    #[test]
+    fn a_label_value_begins_and_ends_with_a_letter_or_digit() {
+        for (value, good) in
+            [("a-_.1", true), ("a", true), ("-a", false), ("a-", false), ("a b", false), ("", false)]
+        {
+            assert_eq!(is_word(value), good, "{value}");
+        }
+        assert!(is_word(&"a".repeat(63)) && !is_word(&"a".repeat(64)));
+    }
 }

@@ -142,6 +142,18 @@ proptest! {
 }
 
 #[test]
+fn a_policy_for_models_covers_one_for_some_of_them() {
+    let of = |models: &[&str]| PodMatch {
+        models: models.iter().map(|model| (*model).to_owned()).collect(),
+        ..PodMatch::default()
+    };
+    let wide = of(&["H100-80GB", "T4-16GB"]);
+    assert!(wide.covers(&of(&["T4-16GB"])) && of(&[]).covers(&wide));
+    assert!(!wide.covers(&of(&[])), "which matches pods for any model");
+    assert!(!wide.covers(&of(&["T4-16GB", "L4-24GB"])));
+}
+
+#[test]
 fn a_mismatch_names_its_field() {
     let pod = PodFacts {
         namespace: "web".into(),

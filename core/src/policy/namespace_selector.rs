@@ -140,3 +140,26 @@ impl fmt::Display for LabelOperator {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_operator_reads_a_label_as_kubernetes_does() {
+        let met = |operator, found: Option<&str>| {
+            let labels = found.map(|value| ("tier".to_owned(), value.to_owned())).into_iter().collect();
+            LabelExpression { key: "tier".to_owned(), operator, values: vec!["a".to_owned()] }
+                .is_met_by(&labels)
+        };
+        for (operator, listed, other, absent) in [
+            (LabelOperator::In, true, false, false),
+            (LabelOperator::NotIn, false, true, true),
+            (LabelOperator::Exists, true, true, false),
+            (LabelOperator::DoesNotExist, false, false, true),
+        ] {
+            let found = [Some("a"), Some("b"), None].map(|found| met(operator, found));
+            assert_eq!(found, [listed, other, absent], "{operator}");
+        }
+    }
+}

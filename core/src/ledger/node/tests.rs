@@ -2,7 +2,7 @@ use super::*;
 use crate::contract::{GpuRule, NodePolicy, SliceState, WantedSlice};
 use crate::packing::{Fleet, Placed, Source, fit};
 use crate::planner::ObservedInstance;
-use crate::testing::{SimulatedNode, gpu_uuid, h100_shape, request};
+use crate::testing::{SimulatedNode, gpu_uuid, h100_shape, request, wanted};
 use std::collections::BTreeSet;
 
 const EPOCH: u64 = 7;
@@ -560,4 +560,19 @@ fn a_compute_instance_that_exists_goes_to_one_pod() {
     let fresh = proposal(&node, "b", "nvidia.com/mig-1c.3g.40gb", 1);
     assert!(matches!(fresh.places[0].source, Source::Idle(_)));
     node.follow(&order(EPOCH, OrderKind::Reserve(fresh)), at(3)).unwrap();
+}
+
+#[test]
+fn a_pod_is_adopted_once_and_with_all_its_slices_or_not_at_all() {
+    let mut node = node();
+    let slices = wanted(&[h100_shape("1g.10gb", 0), h100_shape("1g.10gb", 1)]);
+    let mut adopt = |pod: &str, slices: &[WantedSlice]| {
+        node.ledger.adopt(&owner(pod), slices, at(0));
+        (node.ledger.entries.len(), node.ledger.desired().slices.len())
+    };
+    assert_eq!(adopt("a", &[]), (0, 0));
+    assert_eq!(adopt("a", &slices[..1]), (1, 1));
+    assert_eq!(adopt("a", &slices[1..]), (1, 1), "its reservation is here already");
+    assert_eq!(adopt("b", &slices), (1, 1), "another pod has one of the slices");
+    assert_eq!(adopt("b", &slices[1..]), (2, 2));
 }

@@ -211,4 +211,13 @@ mod tests {
         assert!(values.0.is_sorted());
         assert!((values.0[1000] - 1000.0).abs() < 1e-6);
     }
+
+    #[test]
+    fn no_filling_of_a_gpu_is_worth_more_than_a_gpu() {
+        // The first patterns hold one size each, so a mix of sizes is worth more until it has entered the basis.
+        let knapsack = Knapsack { gpu: 1000, sizes: vec![50, 125, 320, 333, 470, 650, 810] };
+        let prices = prices(&knapsack, &[7.0, 24.0, 30.0, 3.0, 75.0, 25.0, 108.0]);
+        let most = knapsack.fill(&prices).value[knapsack.gpu];
+        assert!((most - 1.0).abs() < 1e-6, "a GPU holds shares worth {most} GPUs");
+    }
 }

@@ -245,6 +245,17 @@ mod tests {
     }
 
     #[test]
+    fn the_idle_instance_with_the_most_compute_slices_blocks_a_place_most() {
+        let places = Places::of(&catalog::by_name("H100-80GB").unwrap().mig_table().unwrap()).unwrap();
+        let named = |name: &str| places.of_profile(name.parse().unwrap()).iter().next().unwrap();
+        let idle = ["1g.10gb", "3g.40gb", "2g.20gb"].map(named);
+        let all = idle.iter().fold(PlaceSet::default(), |set, place| set.with(*place));
+        let claim = |idle| places.biggest_claim(PlaceSet::default(), idle, named("4g.40gb"));
+        assert_eq!(claim(all), Some(idle[1]));
+        assert_eq!(claim(PlaceSet::default()), None);
+    }
+
+    #[test]
     fn a_table_beyond_the_limits_has_no_places() {
         let mut entries = catalog::by_name("H100-80GB").unwrap().mig_table().unwrap().entries().to_vec();
         entries[0].starts = vec![250];

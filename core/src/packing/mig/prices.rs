@@ -190,7 +190,25 @@ fn rounded(value: f64) -> i64 {
 
 #[cfg(test)]
 mod tests {
-    use super::rounded;
+    use super::*;
+    use crate::mig::catalog;
+
+    #[test]
+    fn states_are_valued_again_only_once_a_price_has_moved_far_enough() {
+        let places = Places::of(&catalog::by_name("H100-80GB").unwrap().mig_table().unwrap()).unwrap();
+        let mut prices = Prices::new(&places, &States::of(&places).unwrap(), &Terms::default());
+        let mut version_with = |held| {
+            prices.held[0] = held;
+            prices.refresh();
+            prices.version()
+        };
+        let before = version_with(0);
+        assert_eq!(version_with(0), before);
+        let moved = version_with(100);
+        assert!(moved > before);
+        assert_eq!(version_with(101), moved, "the price has moved by less than the tolerance");
+        assert!(version_with(0) > moved);
+    }
 
     #[test]
     fn halves_are_rounded_away_from_zero() {

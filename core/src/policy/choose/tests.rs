@@ -198,6 +198,12 @@ fn a_share_of_compute_gets_slices_that_guarantee_it() {
     let denied =
         choose(&slices_only, &supply(&["T4-16GB"]), &needing(10, None, Some(50), IsolationClass::None));
     assert!(matches!(denied, Err(Denied::Compute { percent: 50, .. })));
+    // A T4 has no MIG, so only its time slices could serve the size.
+    let isolation = json!({"defaultIsolation": "none", "isolation": {"none": ["mig", "time-slicing"]}});
+    let mut on_t4 = needing(10, None, Some(50), IsolationClass::None);
+    on_t4.gpus.models = vec!["T4-16GB".to_owned()];
+    let denied = choose(&policy_with(&isolation), &supply(&["T4-16GB"]), &on_t4);
+    assert!(matches!(denied, Err(Denied::Compute { percent: 50, .. })), "{denied:?}");
 }
 
 #[test]

@@ -48,6 +48,14 @@ fn a_name_without_a_size_has_the_largest_slice_as_limit() {
 }
 
 #[test]
+fn the_largest_slice_of_a_kind_is_of_a_gpu_that_serves_the_kind() {
+    let supply = Supply::of(&[node_status(&["T4-16GB", "H100-80GB"])]);
+    let largest = [Kind::Whole, Kind::Mig, Kind::Mps].map(|kind| supply.largest(kind).map(|size| size.0));
+    assert_eq!(largest, [Some(15), Some(80), Some(14)], "an H100 in MIG mode is not given whole");
+    assert_eq!(Supply::of(&[node_status(&["T4-16GB"])]).largest(Kind::Mig), None);
+}
+
+#[test]
 fn a_pod_is_answered_for_the_gpus_that_it_may_have() {
     let supply = Supply::of(&[node_status(&["H100-80GB", "A30-24GB"]), node_status(&["T4-16GB", "L4-24GB"])]);
     let selected = |json: &str| -> GpuSelection { serde_json::from_str(json).unwrap() };
@@ -119,6 +127,31 @@ fn use_does_not_change_the_supply() {
     assert!(index.supply().models().eq(["L4-24GB"]), "a sort that no node has is forgotten");
     assert!(index.remove(&"b".into()) && !index.remove(&"b".into()));
     assert!(index.supply().is_empty() && index.nodes() == 0);
+}
+
+#[test]
+fn another_gpu_or_other_names_of_the_same_gpu_change_the_supply() {
+    let mut index = SupplyIndex::default();
+    let mut show = |status: &GpuNodeStatus| index.show("a".into(), &GpuNodeSpec::default(), status);
+    let mut status = node_status(&["T4-16GB"]);
+    assert!(show(&status) && !show(&status));
+    status.gpus[0].uuid = "GPU-another".into();
+    assert!(show(&status), "a GPU of the same model has replaced it");
+    let mut larger = node_status(&["L4-24GB"]);
+    larger.gpus[0].uuid = status.gpus[0].uuid.clone();
+    assert!(show(&larger), "it serves larger sizes");
+}
+
+#[test]
+fn no_sort_that_a_node_has_is_forgotten() {
+    let mut index = SupplyIndex::default();
+    let mut show = |n: u64| {
+        let mut status = node_status(&["T4-16GB"]);
+        status.gpus[0].memory = MemoryMib(15_000 + n);
+        index.show(NodeName::new(format!("n{n}")), &GpuNodeSpec::default(), &status)
+    };
+    assert!((0..80).all(&mut show));
+    assert!(!(0..80).any(show), "each node is as before");
 }
 
 #[test]

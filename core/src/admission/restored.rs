@@ -140,10 +140,9 @@ impl Restored<'_> {
     /// The warning about the fields that the pod loses. If the decision is `as_before`, the pod keeps its document.
     #[must_use]
     pub fn warning(&self, as_before: bool) -> Option<String> {
-        let stays = |field: &Field| match field {
-            Field::Annotation(key) => key == keys::REQUEST,
-            Field::Label(key) => key == keys::SLICED,
-            Field::Limit { .. } => true,
+        let stays = |field: &Field| {
+            matches!(field, Field::Annotation(key) if key == keys::REQUEST)
+                || matches!(field, Field::Label(key) if key == keys::SLICED)
         };
         let lost = self.carried.iter().filter(|field| !(as_before && stays(field)));
         let lost = lost.map(ToString::to_string).collect::<Vec<_>>().join(", ");
@@ -236,6 +235,18 @@ mod tests {
                 json!({"annotations": {"note": "stays"}, "labels": {"app": "stays"}})
             );
         }
+    }
+
+    #[test]
+    fn a_pod_loses_only_its_assignment_if_it_is_decided_as_before() {
+        let pod = pod(json!({"nvidia.com/mig-1g.10gb": "1"}), &document(json!({"main": {"gpu-10gb": "1"}})));
+        let restored = restored(&pod);
+        let loses = |as_before| {
+            let warning = restored.warning(as_before).unwrap();
+            [keys::ASSIGNMENT, keys::REQUEST, keys::SLICED].map(|field| warning.contains(field))
+        };
+        assert_eq!(loses(true), [true, false, false]);
+        assert_eq!(loses(false), [true; 3]);
     }
 
     #[test]

@@ -59,3 +59,22 @@ impl Room {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::units::SizeGb;
+
+    #[test]
+    fn a_share_may_take_all_the_memory_of_a_gpu_and_no_more() {
+        let are_within = |memory: u64, gb: &[u32]| {
+            let shapes: Vec<_> =
+                gb.iter().map(|gb| Shape::Mps { size_gb: SizeGb(*gb), compute: None }).collect();
+            let (rule, beside) = (GpuRule::default(), MemoryMib(1024));
+            are_within(&rule, Kind::Mps, MemoryMib(memory + 1024), beside, Some(2), &shapes)
+        };
+        assert!(are_within(4096, &[4]) && !are_within(4095, &[4]));
+        assert!(are_within(4096, &[1, 3]) && !are_within(4096, &[2, 3]));
+        assert!(!are_within(4096, &[1, 1, 1]), "the number of shares is limited");
+    }
+}

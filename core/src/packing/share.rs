@@ -118,3 +118,27 @@ fn in_the_way(gpu: &GpuInventory, new: Shape, mut room: Room) -> Vec<SliceId> {
 fn mib(memory: MemoryMib) -> i64 {
     i64::try_from(memory.0).unwrap_or(i64::MAX / 2)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::contract::GpuNodeSpec;
+    use crate::inventory::{NodeInventory, Occupancy, PlacedSlice};
+    use crate::testing::node_status;
+    use crate::units::SizeGb;
+
+    #[test]
+    fn idle_shares_of_another_size_go_where_all_have_one_size() {
+        let share = |gb| Shape::Mps { size_gb: SizeGb(gb), compute: None };
+        let idle = |id: &str, gb| PlacedSlice { shape: share(gb), occupancy: Occupancy::Idle(id.into()) };
+        let mut gpu = NodeInventory::of(&GpuNodeSpec::default(), &node_status(&["T4-16GB"])).gpus.remove(0);
+        gpu.slices = vec![idle("smaller", 1), idle("equal", 2)];
+        let beside = |gpu: &GpuInventory| {
+            let room = Room::of(&gpu.rule, Kind::Mps, gpu.memory, MemoryMib(0), None);
+            in_the_way(gpu, share(2), room.after([share(2)]).unwrap())
+        };
+        assert_eq!(beside(&gpu), []);
+        gpu.rule.mps.strict = true;
+        assert_eq!(beside(&gpu), [SliceId::new("smaller")]);
+    }
+}

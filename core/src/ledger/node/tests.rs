@@ -542,6 +542,32 @@ fn a_gpu_with_a_reservation_that_cannot_be_cut_accepts_no_new_one() {
 }
 
 #[test]
+fn an_idle_slice_of_another_gpu_stays_while_it_cannot_be_made() {
+    let models = ["H100-80GB", "H100-80GB"];
+    let mut node = SimulatedNode::new(&models, NodePolicy::default(), Limits::default());
+    reserve(&mut node, "a", 10).unwrap();
+    let release = OrderKind::Release { uid: uid("a"), why: String::new() };
+    node.follow(&order(EPOCH, release), at(10)).unwrap();
+    let idle = node.ledger.desired().slices[0].gpu.clone();
+    let mut of_b = proposal(&node, "b", "nvidia.com/mig-1g.10gb", 1);
+    of_b.places[0].source = Source::Cut(vec![]);
+    let (mut observed, status) = (node.observed(), node.state().status);
+    of_b.places[0].gpu = observed.gpus.iter().find(|gpu| gpu.uuid != idle).unwrap().uuid.clone();
+    // An instance that no slice asks for takes all of the other GPU.
+    let strange = ObservedInstance {
+        instance: h100_shape("7g.80gb", 0).instance().unwrap(),
+        held: true,
+        parts: vec![],
+        replicas: vec![],
+    };
+    observed.gpus.iter_mut().find(|gpu| gpu.uuid == idle).unwrap().instances.push(strange);
+    let seen = Seen { closed: None, observed: &observed, status: &status };
+    node.ledger.follow(&order(EPOCH, OrderKind::Reserve(of_b)), seen, at(11)).unwrap();
+    let ids: BTreeSet<_> = node.ledger.desired().slices.iter().map(|s| s.id.as_str()).collect();
+    assert_eq!(ids, BTreeSet::from(["s1", "s2"]));
+}
+
+#[test]
 fn a_compute_instance_that_exists_goes_to_one_pod() {
     let rule = GpuRule { compute_instances: true, ..GpuRule::default() };
     let policy = NodePolicy { gpus: vec![rule], ..NodePolicy::default() };

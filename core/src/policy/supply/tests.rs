@@ -111,6 +111,17 @@ fn what_nvidias_plugin_serves_changes_the_supply_where_kerf_does_not_manage_the_
 }
 
 #[test]
+fn static_nodes_of_one_model_that_serve_the_same_names_are_a_group() {
+    let mut index = SupplyIndex::default();
+    for (name, model, count) in [("a", "Tesla-T4", 1), ("b", "Tesla-T4", 4), ("c", "NVIDIA-L4", 1)] {
+        index.show_static(name.into(), Some(static_node(&[("gpu.product", model)], &[("gpu", count)])));
+    }
+    let groups = index.supply().static_groups();
+    let names = |group: &Supply| group.statics.keys().map(|name| name.to_string()).collect::<Vec<_>>();
+    assert_eq!(groups.iter().map(names).collect::<Vec<_>>(), [vec!["a", "b"], vec!["c"]]);
+}
+
+#[test]
 fn use_does_not_change_the_supply() {
     let mut index = SupplyIndex::default();
     let (spec, mut status) = (GpuNodeSpec::default(), node_status(&["T4-16GB"]));

@@ -117,7 +117,7 @@ fn static_nodes_of_one_model_that_serve_the_same_names_are_a_group() {
         index.show_static(name.into(), Some(static_node(&[("gpu.product", model)], &[("gpu", count)])));
     }
     let groups = index.supply().static_groups();
-    let names = |group: &Supply| group.statics.keys().map(|name| name.to_string()).collect::<Vec<_>>();
+    let names = |group: &Supply| group.statics.keys().map(ToString::to_string).collect::<Vec<_>>();
     assert_eq!(groups.iter().map(names).collect::<Vec<_>>(), [vec!["a", "b"], vec!["c"]]);
 }
 

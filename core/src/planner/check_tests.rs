@@ -26,9 +26,14 @@ fn verdict(observed: &Observed, wanted: &[WantedSlice], steps: Vec<Step>) -> Str
 
 /// Whether the checker lets these slices be made on an empty H100.
 fn fit(shapes: &[Shape]) -> bool {
+    can_exist(&h100(), shapes, create)
+}
+
+/// Whether the checker lets each of these slices be made by its step.
+fn can_exist(observed: &Observed, shapes: &[Shape], step: impl Fn(&WantedSlice) -> Step) -> bool {
     let wanted = wanted(shapes);
-    let steps = wanted.iter().map(create).collect();
-    match check(&h100(), &wanted, &Plan { steps, refused: vec![] }) {
+    let steps = wanted.iter().map(step).collect();
+    match check(observed, &wanted, &Plan { steps, refused: vec![] }) {
         Ok(()) => true,
         Err(Violation::DoesNotFit(..)) => false,
         Err(other) => panic!("{other}"),
@@ -182,15 +187,23 @@ fn an_instance_with_replicas_goes_after_them() {
     assert_eq!(verdict(&held, &other, vec![destroy]), "3g.40gb at 4:4 on GPU-0 is held");
 }
 
-/// Whether the checker lets these shares be served by a GPU in which so many 1 GB shares fit.
-fn serves(most: u64, missing: u64, allowed: Allowed, shapes: &[Shape]) -> bool {
+/// A GPU for four shares of 1 GB, less so many MiB.
+fn of_four(missing: u64, allowed: Allowed) -> Observed {
     let mut observed = h100();
     let gpu = &mut observed.gpus[0];
     (gpu.table, gpu.allowed) = (None, allowed);
-    gpu.memory = MemoryMib(most * SizeGb(1).share_memory().0 - missing);
-    let wanted = wanted(shapes);
-    let start = |w: &WantedSlice| Step::Start { gpu: w.gpu.clone(), id: w.id.clone(), shape: w.shape };
-    verdict(&observed, &wanted, wanted.iter().map(start).collect()).is_empty()
+    gpu.memory = MemoryMib(SizeGb(4).share_memory().0 - missing);
+    observed
+}
+
+/// A step that serves the desired share.
+fn start(share: &WantedSlice) -> Step {
+    Step::Start { gpu: share.gpu.clone(), id: share.id.clone(), shape: share.shape }
+}
+
+/// Whether the checker lets these shares be served by a GPU for four shares of 1 GB, less so many MiB.
+fn serves(missing: u64, allowed: Allowed, shapes: &[Shape]) -> bool {
+    can_exist(&of_four(missing, allowed), shapes, start)
 }
 
 #[test]
@@ -199,23 +212,25 @@ fn shares_are_within_the_gpu_and_of_one_kind() {
         (Shape::TimeSlicing { size_gb: SizeGb(1) }, Shape::Mps { size_gb: SizeGb(1), compute: None });
     let whole = Shape::Whole { size_gb: SizeGb(4) };
     for one in [turn, mps] {
-        assert!(serves(4, 0, Allowed::default(), &[one; 4]));
-        assert!(!serves(4, 1, Allowed::default(), &[one; 4]), "one MiB is missing");
-        assert!(!serves(4, 0, Allowed::default(), &[one, whole]));
+        assert!(serves(0, Allowed::default(), &[one; 4]));
+        assert!(!serves(1, Allowed::default(), &[one; 4]), "one MiB is missing");
+        assert!(!serves(0, Allowed::default(), &[one, whole]));
     }
-    assert!(serves(4, 0, Allowed::default(), &[whole]));
-    assert!(!serves(4, 0, Allowed::default(), &[whole, whole]));
-    assert!(!serves(4, 0, Allowed::default(), &[turn, mps]));
+    assert!(serves(0, Allowed::default(), &[whole]));
+    assert!(!serves(0, Allowed::default(), &[whole, whole]));
+    assert!(!serves(0, Allowed::default(), &[turn, mps]));
 }
 
 #[test]
 fn the_policy_limits_shares() {
     let mps = |gb| Shape::Mps { size_gb: SizeGb(gb), compute: None };
     let few = || Allowed { mps_shares: Some(2), ..Allowed::default() };
-    assert!(serves(4, 0, few(), &[mps(1); 2]) && !serves(4, 0, few(), &[mps(1); 3]));
+    assert!(serves(0, few(), &[mps(1); 2]) && !serves(0, few(), &[mps(1); 3]));
     let equal = || Allowed { one_size: true, ..Allowed::default() };
-    assert!(serves(4, 0, equal(), &[mps(1); 3]) && !serves(4, 0, equal(), &[mps(1), mps(2)]));
+    assert!(serves(0, equal(), &[mps(1); 3]) && !serves(0, equal(), &[mps(1), mps(2)]));
     let no_mps = || Allowed { kinds: vec![Kind::TimeSlicing], ..Allowed::default() };
-    assert!(serves(4, 0, no_mps(), &[Shape::TimeSlicing { size_gb: SizeGb(1) }]));
-    assert!(!serves(4, 0, no_mps(), &[mps(1)]));
+    assert!(serves(0, no_mps(), &[Shape::TimeSlicing { size_gb: SizeGb(1) }]));
+    let one = wanted(&[mps(1)]);
+    let text = "s0 on GPU-0 is not allowed by the node's policy";
+    assert_eq!(verdict(&of_four(0, no_mps()), &one, vec![start(&one[0])]), text);
 }

@@ -519,6 +519,12 @@ fn an_instance_that_a_gone_pod_still_holds_goes_to_no_other_pod() {
     assert!(node.follow(&stale, at(11)).is_ok(), "once its containers have ended");
 }
 
+/// An instance in use that no slice asks for.
+fn strange(profile: &str, start: u8) -> ObservedInstance {
+    let instance = h100_shape(profile, start).instance().unwrap();
+    ObservedInstance { instance, held: true, parts: vec![], replicas: vec![] }
+}
+
 #[test]
 fn a_gpu_with_a_reservation_that_cannot_be_cut_accepts_no_new_one() {
     let mut node = standing("reserved");
@@ -527,13 +533,7 @@ fn a_gpu_with_a_reservation_that_cannot_be_cut_accepts_no_new_one() {
     let of_b = order(EPOCH, OrderKind::Reserve(of_b));
     let (mut observed, status) = (node.observed(), node.state().status);
     // An instance that no slice asks for is at the place of pod a, memory slice 6.
-    let strange = ObservedInstance {
-        instance: h100_shape("3g.40gb", 4).instance().unwrap(),
-        held: true,
-        parts: vec![],
-        replicas: vec![],
-    };
-    observed.gpus[0].instances.push(strange);
+    observed.gpus[0].instances.push(strange("3g.40gb", 4));
     let seen = Seen { closed: None, observed: &observed, status: &status };
     let text = node.ledger.follow(&of_b, seen, at(11)).unwrap_err().to_string();
     assert_eq!(text, "slice s1 cannot be made: slices in use are in its way");
@@ -554,13 +554,7 @@ fn an_idle_slice_of_another_gpu_stays_while_it_cannot_be_made() {
     let (mut observed, status) = (node.observed(), node.state().status);
     of_b.places[0].gpu = observed.gpus.iter().find(|gpu| gpu.uuid != idle).unwrap().uuid.clone();
     // An instance that no slice asks for takes all of the other GPU.
-    let strange = ObservedInstance {
-        instance: h100_shape("7g.80gb", 0).instance().unwrap(),
-        held: true,
-        parts: vec![],
-        replicas: vec![],
-    };
-    observed.gpus.iter_mut().find(|gpu| gpu.uuid == idle).unwrap().instances.push(strange);
+    observed.gpus.iter_mut().find(|gpu| gpu.uuid == idle).unwrap().instances.push(strange("7g.80gb", 0));
     let seen = Seen { closed: None, observed: &observed, status: &status };
     node.ledger.follow(&order(EPOCH, OrderKind::Reserve(of_b)), seen, at(11)).unwrap();
     let ids: BTreeSet<_> = node.ledger.desired().slices.iter().map(|s| s.id.as_str()).collect();

@@ -5,9 +5,9 @@
 //! made. But no request outlives its time in the API server. After that time the API server's state of the pod is the
 //! outcome.
 
+use crate::assumed::KindChoice;
 use crate::objects::ask::Ask;
 use hashbrown::{HashMap, HashSet};
-use kerf_core::contract::PassedKind;
 use kerf_core::ledger;
 use kerf_core::names::{NodeName, PodKey, PodUid};
 use std::time::{Duration, Instant};
@@ -42,8 +42,8 @@ pub struct Bindings {
     bound: HashSet<PodUid>,
     /// Pods whose Binding was sent and whose outcome is not known yet.
     pending: HashMap<PodUid, PendingBindings>,
-    /// The preferred kinds that were passed over, for pods with a reservation and no Binding yet.
-    passed: HashMap<PodUid, Vec<PassedKind>>,
+    /// The kinds by which pods with no Binding yet have a reservation. A bind that loses it reserves by the same ones.
+    choices: HashMap<PodUid, KindChoice>,
 }
 
 /// A pod's Bindings whose outcome is not known.
@@ -172,20 +172,16 @@ impl Bindings {
     /// Forgets the Bindings of a pod that is bound, has ended or is gone.
     pub(super) fn forget(&mut self, uid: &PodUid) {
         self.pending.remove(uid);
-        self.passed.remove(uid);
+        self.choices.remove(uid);
     }
 
-    /// Records the preferred kinds that were passed over for a pod.
-    pub(super) fn set_passed(&mut self, uid: &PodUid, passed: Vec<PassedKind>) {
-        if passed.is_empty() {
-            self.passed.remove(uid);
-        } else {
-            self.passed.insert(uid.clone(), passed);
-        }
+    /// Records the kinds by which a pod has a reservation.
+    pub(super) fn set_choice(&mut self, uid: &PodUid, choice: KindChoice) {
+        self.choices.insert(uid.clone(), choice);
     }
 
-    pub(super) fn passed(&self, uid: &PodUid) -> Vec<PassedKind> {
-        self.passed.get(uid).cloned().unwrap_or_default()
+    pub(super) fn choice(&self, uid: &PodUid) -> Option<&KindChoice> {
+        self.choices.get(uid)
     }
 
     /// Whether a bind of the pod is under way, or a Binding was made or may still be made.

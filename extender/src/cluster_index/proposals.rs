@@ -13,7 +13,7 @@ impl Reserving<'_> {
     /// Chooses places for a pod on a node. They count as taken until the node's agent has answered.
     ///
     /// A pod that already has a reservation or a proposal there keeps it. `ask` is the request that the caller has read
-    /// from the API server, if it did. The kinds are those that a filter chose; without a filter, the best that the
+    /// from the API server, if it did. The kinds are those that a filter last chose; without a filter, the best that the
     /// node has. If none of the chosen kinds is left, the pod is refused and has to be filtered again.
     pub fn propose(
         &mut self,
@@ -35,15 +35,15 @@ impl Reserving<'_> {
         let node = self.nodes.managed.get(name).ok_or(Refusal::NoAgent)?;
         node.serving()?;
         let fleet = self.nodes.managed.fleet();
+        let choice = choice.or_else(|| self.bindings.choice(uid).cloned());
         let choice = choice.map_or_else(|| best_kinds(node, &ask, fleet), Ok)?;
         let document = ask.document.planned(&choice.plan);
         let fit = fit(&node.shown_inventory(), &document, fleet)?;
         self.nodes.quotas.admit_reservation(&ask, charge(&fit))?;
         let proposal = Proposal::from_fit(owner, fit);
-        let KindChoice { passed, .. } = choice.clone();
-        let proposed = Proposed { proposal: proposal.clone(), ask: ask.clone(), choice };
+        let proposed = Proposed { proposal: proposal.clone(), ask: ask.clone(), choice: choice.clone() };
         self.nodes.update_copy(name, |copy| copy.propose(proposed));
-        self.bindings.set_passed(uid, passed);
+        self.bindings.set_choice(uid, choice);
         self.learn(uid, &ask);
         Ok(proposal)
     }

@@ -124,7 +124,7 @@ impl Reserving<'_> {
             })
         });
         let slices: Vec<AssignedSlice> = slices.collect();
-        let passed = self.bindings.passed(uid);
+        let passed = self.bindings.choice(uid).map(|choice| choice.passed.clone()).unwrap_or_default();
         // The slices are empty if the connection has just ended, because the copy is then gone.
         (!slices.is_empty()).then(|| AssignmentDocument { version: 1, slices, devices: Vec::new(), passed })
     }

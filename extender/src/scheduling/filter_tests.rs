@@ -9,7 +9,7 @@ use k8s_openapi::api::core::v1::Taint;
 use kerf_core::contract::{GpuNodeStatus, PassedKind, RequestDocument};
 use kerf_core::keys;
 use kerf_core::kind::Kind;
-use kerf_core::ledger::Proposal;
+use kerf_core::ledger::{Moment, Proposal};
 use kerf_core::packing::fraction::CpuMilli;
 use kerf_core::resource::ResourceName;
 use kerf_core::static_node::Devices;
@@ -646,6 +646,27 @@ fn a_bind_keeps_the_kind_that_filter_chose() {
         Kind::Mig,
         "by the second filter, though a share is free"
     );
+}
+
+#[test]
+fn a_bind_that_loses_its_reservation_keeps_the_kind_that_filter_chose() {
+    let mut index = neutral_cluster(&[("n", MIXED)]);
+    let now = Instant::now();
+    let (taker, a) = (of_kinds("taker", &[Kind::Mps]), of_kinds("a", MPS_FIRST));
+    for pod in [&taker, &a] {
+        assert_eq!(choose(&mut index, pod, &["n"], now).as_deref(), Some("n"));
+        bind(&mut index, pod, "n");
+    }
+    let chosen = index.reserving().assignment_of(&a.uid, &"n".into()).unwrap();
+    assert_eq!((chosen.slices[0].shape.kind(), chosen.passed.len()), (Kind::Mig, 1));
+    index.pod_gone(&taker.uid);
+    // The agent could not make the slice, so the bind under way reserves another.
+    index.show_pod(unbound(&a));
+    index.agent("n").node.ledger.release(1, &a.uid, Moment::default()).unwrap();
+    index.report("n");
+    bind(&mut index, &a, "n");
+    let again = index.reserving().assignment_of(&a.uid, &"n".into()).unwrap();
+    assert_eq!((again.slices[0].shape.kind(), again.passed), (Kind::Mig, chosen.passed));
 }
 
 #[test]

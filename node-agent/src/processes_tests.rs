@@ -89,6 +89,7 @@ fn gpu(index: u32, processes: &[(u32, Option<u64>, Option<u32>)]) -> Gpu {
         index,
         minor: index,
         product: String::new(),
+        model: String::new(),
         pci_bus_id: None,
         memory: MemoryMib(81_559),
         reserved: MemoryMib(480),

@@ -14,6 +14,8 @@ pub struct Gpu {
     /// The number in `/dev/nvidia<minor>`, which may change with the MIG mode.
     pub minor: u32,
     pub product: String,
+    /// The short name of its model, `H100-80GB`.
+    pub model: String,
     pub pci_bus_id: Option<PciBusId>,
     pub memory: MemoryMib,
     /// The part of the memory that the driver reserves, so that no process can have it.

@@ -7,6 +7,7 @@ use crate::{
     ComputeMode, Driver, Gpu, GpuError, GpuInstance, MigMode, NvmlBackend, NvmlCode, RowRemapping, pci,
     topology,
 };
+use kerf_core::mig::catalog;
 use kerf_core::names::{DeviceId, GpuUuid};
 use kerf_core::units::MemoryMib;
 use nvml_wrapper::Device;
@@ -70,6 +71,7 @@ impl NvmlBackend {
                 None => first_look(&device, &uuid, self.driver()?, &self.sys)?,
             }
         };
+        gpu.model = catalog::short_name(&gpu.product, gpu.memory);
         if switched {
             // A GPU in MIG mode has no NVLinks, so the topology changes with the mode.
             gpu.topology = topology::read(&device, &self.sys);
@@ -116,6 +118,7 @@ fn first_look(device: &Device<'_>, uuid: &GpuUuid, driver: Driver, sys: &Path) -
         index: 0,
         minor: 0,
         product: device.name().map_err(GpuError::call("nvmlDeviceGetName"))?,
+        model: String::new(),
         pci_bus_id: bus_id.as_deref().and_then(|bus_id| bus_id.parse().ok()),
         memory: MemoryMib(0),
         reserved: MemoryMib(0),

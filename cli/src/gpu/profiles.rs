@@ -110,6 +110,7 @@ mod tests {
             index: 0,
             minor: 0,
             product: "NVIDIA H100 80GB HBM3".to_owned(),
+            model: "H100-80GB".to_owned(),
             pci_bus_id: None,
             memory: MemoryMib(81_559),
             reserved: MemoryMib(480),

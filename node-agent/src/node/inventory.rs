@@ -7,7 +7,7 @@ use super::{Profiles, Restored, Xids, gpu_rule};
 use crate::gpu::{Compute, Gpu, GpuEvent, GpuInstance, Process, Silent};
 use kerf_core::contract::{NodePolicy, WantedSlice};
 use kerf_core::kind::Kind;
-use kerf_core::mig::{ComputeInstance, Instance, MigTable, Profile, catalog};
+use kerf_core::mig::{ComputeInstance, Instance, MigTable, Profile};
 use kerf_core::names::{DeviceId, GpuUuid};
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -196,7 +196,7 @@ impl Inventory {
 
     /// The short name of the GPU's model; empty for a GPU that is not visible.
     pub(super) fn model(&self, gpu: &GpuUuid) -> String {
-        self.gpu(gpu).map(|gpu| catalog::short_name(&gpu.product, gpu.memory)).unwrap_or_default()
+        self.gpu(gpu).map(|gpu| gpu.model.clone()).unwrap_or_default()
     }
 
     /// The GPUs that answer now.

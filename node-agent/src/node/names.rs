@@ -8,7 +8,7 @@ use kerf_core::accounting::beside_shares;
 use kerf_core::contract::{GpuRule, Shape};
 use kerf_core::keys;
 use kerf_core::kind::Kind;
-use kerf_core::mig::{ComputeProfile, MigTable, Profile, catalog};
+use kerf_core::mig::{ComputeProfile, MigTable, Profile};
 use kerf_core::resource::{NEUTRAL_SIZES, ResourceName, SHARE_SIZES, neutral_size};
 use kerf_core::units::SizeGb;
 use std::collections::{BTreeMap, BTreeSet};
@@ -83,8 +83,7 @@ pub(crate) fn labels<'g>(
     gpus: impl Iterator<Item = (&'g Gpu, Vec<Kind>)>,
 ) -> BTreeMap<String, Option<String>> {
     let gpus: Vec<_> = gpus.collect();
-    let models: BTreeSet<String> =
-        gpus.iter().map(|(gpu, _)| catalog::short_name(&gpu.product, gpu.memory)).collect();
+    let models: BTreeSet<String> = gpus.iter().map(|(gpu, _)| gpu.model.clone()).collect();
     let model =
         if models.len() > 1 { Some(keys::MIXED_MODELS.to_owned()) } else { models.into_iter().next() };
     let mut labels = BTreeMap::from([(keys::NODE_MODEL.to_owned(), model)]);

@@ -8,7 +8,7 @@ use kerf_core::accounting::beside_shares;
 use kerf_core::capacity::laid_out;
 use kerf_core::contract::{GpuRule, MigReplicas, ModeChange, SliceLength, WantedSlice};
 use kerf_core::kind::Kind;
-use kerf_core::mig::{MigTable, catalog};
+use kerf_core::mig::MigTable;
 use kerf_core::names::GpuUuid;
 use kerf_core::planner::Allowed;
 use kerf_core::units::MemoryMib;
@@ -111,8 +111,7 @@ impl<'a> Rules<'a> {
         if laid_out(&rule, table, gpu.memory, beside, mps_shares(gpu)).is_some() {
             return None;
         }
-        let model = catalog::short_name(&gpu.product, gpu.memory);
-        let layout = &rule.layout;
+        let (layout, model) = (&rule.layout, &gpu.model);
         Some(format!(
             "the layout in the node's policy ({layout}) cannot be placed on this model, {model}; correct it"
         ))

@@ -9,7 +9,6 @@ use crate::gpu::limits::Limits;
 use crate::processes::{GpuUsage, Usage};
 use kerf_core::accounting::tolerated;
 use kerf_core::contract::{Holder, SliceStatus};
-use kerf_core::mig::catalog;
 use kerf_core::names::{GpuUuid, PodKey, PodUid};
 use kerf_core::units::MemoryMib;
 use std::collections::{BTreeMap, BTreeSet};
@@ -194,13 +193,12 @@ impl<'a> GpuUse<'a> {
         let mut events = Vec::new();
         // On a GPU with MIG no pod can use more memory than its MIG device has.
         for gpu in self.gpus().iter().filter(|gpu| gpu.table.is_none()) {
-            let model = catalog::short_name(&gpu.product, gpu.memory);
             let Some(usage) = self.usage(&gpu.uuid) else { continue };
             for (uid, used) in &usage.pods {
                 let (given, pod) = (self.shares.given(gpu, uid), self.shares.key(uid));
                 let (Some(given), Some(pod)) = (given, pod) else { continue };
                 let processes = usage.processes.get(uid).copied().unwrap_or(0);
-                if *used > tolerated(&model, given, processes) {
+                if *used > tolerated(&gpu.model, given, processes) {
                     events.push(NodeEvent::OverUse { gpu: gpu.uuid.clone(), pod, used: *used, given });
                 }
             }

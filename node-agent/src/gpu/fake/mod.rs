@@ -197,6 +197,7 @@ impl FakeGpu {
             index,
             minor: index,
             product: format!("NVIDIA {}", model.products[0]),
+            model: model.name.to_owned(),
             pci_bus_id: Some(format!("0000:{index:02x}:00.0").parse().unwrap()),
             memory: model.memory,
             reserved: MemoryMib(512),

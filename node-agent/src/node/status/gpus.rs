@@ -9,7 +9,6 @@ use crate::node::steps::Steps;
 use crate::node::topology;
 use kerf_core::contract::{GpuStatus, Peer};
 use kerf_core::kind::Kind;
-use kerf_core::mig::catalog;
 
 pub(super) struct GpuStatuses<'a> {
     pub(super) facts: &'a Facts,
@@ -30,7 +29,7 @@ impl GpuStatuses<'_> {
         GpuStatus {
             uuid: gpu.uuid.clone(),
             index: gpu.index,
-            model: catalog::short_name(&gpu.product, gpu.memory),
+            model: gpu.model.clone(),
             pci_bus_id: gpu.pci_bus_id.clone(),
             numa_node: gpu.topology.numa,
             peers,

@@ -1,6 +1,6 @@
 use super::*;
 use crate::bench::Figures;
-use kerf_core::mig::catalog;
+use kerf_core::testing::mig_table;
 
 pub fn point(technology: Technology, copies: u32, mean: f64, threads: Option<u8>) -> Point {
     Point {
@@ -45,7 +45,7 @@ fn a100() -> Vec<Point> {
 fn the_fit_predicts_other_points_within_the_bar() {
     let fit = fit(&a100()).unwrap();
     assert_eq!(fit.copies, 7);
-    let table = catalog::by_name("A100-80GB").unwrap().mig_table().unwrap();
+    let table = mig_table("A100-80GB");
     let texts: Vec<String> = forecasts(&a100(), &fit, true, &table)
         .iter()
         .map(|f| format!("{} {} {:+.0} {} {}", f.technology, f.copies, f.error_percent, f.fitted, f.within))

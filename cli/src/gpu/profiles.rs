@@ -98,8 +98,8 @@ impl output::Report for Report {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use kerf_core::mig::catalog;
     use kerf_core::names::GpuUuid;
+    use kerf_core::testing::mig_table;
     use kerf_core::units::MemoryMib;
     use kerf_nvml::{ComputeMode, Driver, MigMode, RowRemapping, Topology};
     use std::collections::BTreeMap;
@@ -133,7 +133,7 @@ mod tests {
 
     #[test]
     fn differences_from_the_catalog_are_marked_and_reported() {
-        let mut entries = catalog::by_name("H100-80GB").unwrap().mig_table().unwrap().entries().to_vec();
+        let mut entries = mig_table("H100-80GB").entries().to_vec();
         entries[0].max = 6;
         entries.retain(|entry| entry.profile.compute() != 7);
         let report =

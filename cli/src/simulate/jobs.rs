@@ -68,10 +68,10 @@ fn time(field: &'static str, text: &str) -> Result<f64, JobFault> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use kerf_core::mig::catalog;
+    use kerf_core::testing::mig_table;
 
     fn fault(text: &str) -> String {
-        let table = catalog::by_name("H100-80GB").unwrap().mig_table().unwrap();
+        let table = mig_table("H100-80GB");
         parse(text, &table).unwrap_err().to_string()
     }
 

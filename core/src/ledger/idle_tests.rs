@@ -102,6 +102,24 @@ fn replicas_and_compute_instances_are_kept_warm_by_policy() {
 }
 
 #[test]
+fn an_idle_replica_does_not_count_for_a_name_by_size() {
+    let status = node_status(&["T4-16GB", "T4-16GB"]);
+    let mut policy: NodePolicy = serde_json::from_str(
+        r#"{"gpus": [{"select": {"indexes": [0]}, "kinds": ["time-slicing"], "timeSlicing": {"replicas": 3}}],
+            "warm": [{"resource": "nvidia.com/gpu.shared", "count": 3}]}"#,
+    )
+    .unwrap();
+    let replicas = kept(&spec(policy.clone()), &status).unwrap();
+    assert_eq!(shapes(&replicas), ["4gb time slice"; 3]);
+    policy.warm = warm_policy(&[("nvidia.com/gpu-4gb.shared", 1)]).warm;
+    let warm = kept(&GpuNodeSpec { policy, ..replicas }, &status).unwrap();
+    let gpus: Vec<_> = warm.slices.iter().map(|slice| &slice.gpu).collect();
+    assert_eq!(gpus, [&gpu_uuid(0), &gpu_uuid(0), &gpu_uuid(0), &gpu_uuid(1)]);
+    assert_eq!(shapes(&warm), ["4gb time slice"; 4]);
+    assert_eq!(kept(&warm, &status), None);
+}
+
+#[test]
 fn no_warm_slice_is_cut_on_a_resting_gpu() {
     let status = node_status(&["H100-80GB"]);
     let cold = spec(warm_policy(&[("nvidia.com/mig-1g.10gb", 1)]));

@@ -123,12 +123,9 @@ impl<'t> Geometry<'t> {
 mod tests {
     use super::super::catalog;
     use super::*;
+    use crate::testing::mig_table;
     use proptest::prelude::*;
     use std::collections::BTreeSet;
-
-    fn h100() -> MigTable {
-        catalog::by_name("H100-80GB").unwrap().mig_table().unwrap()
-    }
 
     fn p(text: &str) -> Profile {
         text.parse().unwrap()
@@ -136,7 +133,7 @@ mod tests {
 
     #[test]
     fn a_full_gpu_admits_no_instance() {
-        let table = h100();
+        let table = mig_table("H100-80GB");
         let full = (0..7).try_fold(Geometry::empty(&table), |g, start| g.place(p("1g.10gb"), start)).unwrap();
         assert_eq!(full.clone().place(p("1g.10gb"), 6), Err(Illegal::Taken(Placement { start: 6, size: 1 })));
         assert_eq!(full.place(p("1g.10gb"), 7), Err(Illegal::NoSuchStart(p("1g.10gb"), 7)));
@@ -144,20 +141,20 @@ mod tests {
 
     #[test]
     fn four_and_three_fill_a_gpu() {
-        let table = h100();
+        let table = mig_table("H100-80GB");
         let g = Geometry::empty(&table).place(p("4g.40gb"), 0).unwrap().place(p("3g.40gb"), 4).unwrap();
         assert_eq!((g.mask(), g.compute()), (0xff, 7));
     }
 
     #[test]
     fn only_one_instance_has_the_media_engines() {
-        let table = h100();
+        let table = mig_table("H100-80GB");
         let g = Geometry::empty(&table).place(p("1g.10gb+me"), 0).unwrap();
         assert_eq!(g.place(p("1g.10gb+me"), 1), Err(Illegal::TooMany(p("1g.10gb+me"))));
-        let a30 = catalog::by_name("A30-24GB").unwrap().mig_table().unwrap();
+        let a30 = mig_table("A30-24GB");
         let g = Geometry::empty(&a30).place(p("1g.6gb+me"), 0).unwrap();
         assert_eq!(g.place(p("2g.12gb+me"), 2), Err(Illegal::MediaTaken(p("2g.12gb+me"))));
-        let pro = catalog::by_name("RTX-PRO-6000-96GB").unwrap().mig_table().unwrap();
+        let pro = mig_table("RTX-PRO-6000-96GB");
         let g = Geometry::empty(&pro).place(p("2g.48gb+me.all"), 0).unwrap();
         assert_eq!(g.clone().place(p("1g.24gb+me"), 6), Err(Illegal::MediaTaken(p("1g.24gb+me"))));
         assert!(g.place(p("1g.24gb-me"), 6).is_ok());

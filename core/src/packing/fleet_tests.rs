@@ -7,13 +7,9 @@ use crate::kind::Kind;
 use crate::mig::{Placement, catalog};
 use crate::names::SliceId;
 use crate::packing::fit;
-use crate::testing::{gpu_uuid, request, request_sized};
+use crate::testing::{gpu_uuid, mig_table, request, request_sized};
 use crate::units::SizeGb;
 use proptest::prelude::*;
-
-fn table(model: &str) -> MigTable {
-    catalog::by_name(model).unwrap().mig_table().unwrap()
-}
 
 fn exact(profile: &str) -> ContainerRequest {
     ContainerRequest::exact(profile.parse().unwrap())
@@ -35,7 +31,7 @@ fn node(fleet: &Fleet, gpu: FleetGpu, model: &str) -> NodeInventory {
         rule: crate::contract::GpuRule::default(),
         layout: None,
         kinds: vec![Kind::Mig],
-        table: table(model),
+        table: mig_table(model),
         slices: held.chain(cut.idle.iter().map(idle)).collect(),
     };
     NodeInventory { gpus: vec![gpu], neutral_up_to: Some(SizeGb(278)), ..NodeInventory::default() }
@@ -49,7 +45,7 @@ proptest! {
     ) {
         let models = ["H100-80GB", "H100-80GB", "H100-80GB", "A30-24GB", "H200-141GB"];
         let mut fleet = Fleet::default();
-        let gpus: Vec<_> = models.iter().map(|m| (fleet.add(&table(m), [], []).unwrap(), *m)).collect();
+        let gpus: Vec<_> = models.iter().map(|m| (fleet.add(&mig_table(m), [], []).unwrap(), *m)).collect();
         let asks: Vec<_> = ["1g.10gb", "3g.40gb", "7g.80gb", "1g.10gb+me", "2g.12gb"].map(exact).into_iter()
             .chain(["nvidia.com/mig-1g.10gb", "nvidia.com/mig-1g.20gb", "nvidia.com/mig-1g.5gb"]
                 .map(|name| request(name, 1).containers.remove(0)))
@@ -81,7 +77,7 @@ proptest! {
         steps in prop::collection::vec((0_usize..4, 0_usize..64, any::<bool>()), 1..80)
     ) {
         let mut fleet = Fleet::new(Terms { moves: true, ..Terms::default() });
-        let gpus: Vec<_> = (0..3).map(|_| fleet.add(&table("H100-80GB"), [], []).unwrap()).collect();
+        let gpus: Vec<_> = (0..3).map(|_| fleet.add(&mig_table("H100-80GB"), [], []).unwrap()).collect();
         let asks = ["1g.10gb", "2g.20gb", "3g.40gb", "7g.80gb"].map(exact);
         let mut running = Vec::new();
         for (ask, leave, leaves) in steps {
@@ -119,8 +115,8 @@ proptest! {
 fn scarce_room_costs_more() {
     // Of two H100s one is empty, and one has its left half taken. A small request must not take the last place for 7g.
     let mut fleet = Fleet::default();
-    fleet.add(&table("H100-80GB"), [], []).unwrap();
-    fleet.add(&table("H100-80GB"), [], []).unwrap();
+    fleet.add(&mig_table("H100-80GB"), [], []).unwrap();
+    fleet.add(&mig_table("H100-80GB"), [], []).unwrap();
     let class = fleet.class(&exact("4g.40gb"));
     let (first, choice) = fleet.best(class).unwrap();
     fleet.take(first, choice);
@@ -131,8 +127,8 @@ fn scarce_room_costs_more() {
 #[test]
 fn a_request_by_size_gets_the_gpu_with_the_least_waste() {
     let mut fleet = Fleet::default();
-    let big = fleet.add(&table("H200-141GB"), [], []).unwrap();
-    let fitting = fleet.add(&table("H100-80GB"), [], []).unwrap();
+    let big = fleet.add(&mig_table("H200-141GB"), [], []).unwrap();
+    let fitting = fleet.add(&mig_table("H100-80GB"), [], []).unwrap();
     let request = request("nvidia.com/mig-1g.10gb", 1).containers.remove(0);
     let class = fleet.class(&request);
     assert_eq!(fleet.best(class).unwrap().0, fitting);
@@ -143,7 +139,7 @@ fn a_request_by_size_gets_the_gpu_with_the_least_waste() {
 #[test]
 fn a_strict_request_is_of_another_class_than_one_by_name() {
     let mut fleet = Fleet::default();
-    let gpu = fleet.add(&table("H100-80GB"), [], []).unwrap();
+    let gpu = fleet.add(&mig_table("H100-80GB"), [], []).unwrap();
     let by_name = request("nvidia.com/mig-1g.10gb", 1).containers.remove(0);
     let strict = ContainerRequest { memory: Some(SizeGb(10).share_memory()), ..by_name.clone() };
     let compute = ContainerRequest { compute: 50.try_into().ok(), ..by_name.clone() };
@@ -158,7 +154,7 @@ fn a_strict_request_is_of_another_class_than_one_by_name() {
 #[test]
 fn a_gpu_with_a_fixed_layout_leaves_the_fleet() {
     let mut fleet = Fleet::default();
-    let known = fleet.add(&table("H100-80GB"), [], []).unwrap();
+    let known = fleet.add(&mig_table("H100-80GB"), [], []).unwrap();
     let mut gpu = node(&fleet, known, "H100-80GB").gpus.remove(0);
     assert_eq!(gpu.join(&mut fleet, Some(known)), Some(known));
     gpu.layout = Some(Vec::new());
@@ -170,7 +166,7 @@ fn a_gpu_with_a_fixed_layout_leaves_the_fleet() {
 fn an_idle_instance_is_used_again_rather_than_one_cut() {
     let mut fleet = Fleet::default();
     for _ in 0..4 {
-        fleet.add(&table("H100-80GB"), [], []).unwrap();
+        fleet.add(&mig_table("H100-80GB"), [], []).unwrap();
     }
     let class = fleet.class(&exact("2g.20gb"));
     let (gpu, choice) = fleet.best(class).unwrap();
@@ -187,8 +183,8 @@ fn a_weight_keeps_room_for_the_profile_that_it_names() {
         let mut fleet = Fleet::new(Terms { weights, ..Terms::default() });
         let right_half =
             Instance { profile: "3g.40gb".parse().unwrap(), placement: Placement { start: 4, size: 4 } };
-        let whole = fleet.add(&table("H100-80GB"), [], []).unwrap();
-        fleet.add(&table("H100-80GB"), [right_half], []).unwrap();
+        let whole = fleet.add(&mig_table("H100-80GB"), [], []).unwrap();
+        fleet.add(&mig_table("H100-80GB"), [right_half], []).unwrap();
         let class = fleet.class(&exact("1g.10gb"));
         fleet.best(class).unwrap().0 == whole
     };

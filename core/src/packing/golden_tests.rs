@@ -9,9 +9,10 @@ use crate::contract::{ContainerRequest, GpuRule, NodePolicy, RequestDocument};
 use crate::inventory::NodeInventory;
 use crate::kind::Kind;
 use crate::ledger::{Limits, Moment, Order, OrderKind, Owner, Proposal};
-use crate::mig::catalog;
 use crate::names::{PodKey, PodUid};
-use crate::testing::{MIXED_REQUESTS, Random, SimulatedNode, node_status, request, with_neutral_names};
+use crate::testing::{
+    MIXED_REQUESTS, Random, SimulatedNode, mig_table, node_status, request, with_neutral_names,
+};
 use crate::units::MemoryMib;
 use std::fmt::Write as _;
 
@@ -24,8 +25,7 @@ fn exact(profile: &str) -> ContainerRequest {
 fn mig_instances_of_a_fleet() {
     let mut fleet = Fleet::new(Terms { moves: true, ..Terms::default() });
     let models = ["H100-80GB", "H100-80GB", "A100-40GB", "A30-24GB", "H200-141GB"];
-    let gpus =
-        models.map(|name| fleet.add(&catalog::by_name(name).unwrap().mig_table().unwrap(), [], []).unwrap());
+    let gpus = models.map(|name| fleet.add(&mig_table(name), [], []).unwrap());
     let by_name = |name| request(name, 1).containers.remove(0);
     let neutral = ContainerRequest { kinds: vec![Kind::Mig], ..by_name("kerf.dev/gpu-14gb") };
     let profiles = ["1g.10gb", "1g.10gb+me", "2g.20gb", "3g.40gb", "7g.80gb", "1g.6gb", "2g.12gb", "3g.71gb"];

@@ -1,10 +1,11 @@
 use super::super::{Allowed, ObservedPart, ObservedReplica, ObservedShare};
 use super::*;
-use crate::contract::NodePolicy;
+use crate::contract::{MpsMemory, NodePolicy, Reservation};
 use crate::ledger::Limits;
 use crate::mig::{Geometry, Placement};
+use crate::names::PodUid;
 use crate::testing::{SimulatedNode, h100_shape, wanted};
-use crate::units::{MemoryMib, SizeGb};
+use crate::units::{ComputePercent, MemoryMib, SizeGb};
 use proptest::prelude::*;
 
 /// An H100 without slices.
@@ -233,4 +234,135 @@ fn the_policy_limits_shares() {
     let one = wanted(&[mps(1)]);
     let text = "s0 on GPU-0 is not allowed by the node's policy";
     assert_eq!(verdict(&of_four(0, no_mps()), &one, vec![start(&one[0])]), text);
+}
+
+#[test]
+fn compute_limits_and_an_overcommitted_memory_bound_mps_shares() {
+    let mps = |gb, percent| Shape::Mps { size_gb: SizeGb(gb), compute: ComputePercent::new(percent) };
+    assert!(serves(0, Allowed::default(), &[mps(1, 50), mps(1, 50)]));
+    assert!(!serves(0, Allowed::default(), &[mps(1, 50), mps(1, 51)]));
+    let plain = Shape::Mps { size_gb: SizeGb(1), compute: None };
+    assert!(
+        serves(0, Allowed::default(), &[mps(1, 75), plain]),
+        "a quarter of the memory has one of compute"
+    );
+    assert!(!serves(0, Allowed::default(), &[mps(1, 76), plain]));
+    let doubled = || Allowed { mps_memory: MpsMemory::try_from(200).unwrap(), ..Allowed::default() };
+    assert!(serves(0, doubled(), &[plain; 8]) && !serves(0, doubled(), &[plain; 9]));
+    assert!(serves(0, doubled(), &[mps(1, 100), mps(1, 100)]));
+    assert!(!serves(0, doubled(), &[mps(5, 1)]), "one share is within the GPU");
+    let turn = |gb| Shape::TimeSlicing { size_gb: SizeGb(gb) };
+    assert!(!serves(0, doubled(), &[turn(1); 5]), "the rule is for MPS");
+    let equal = || Allowed { one_size: true, ..Allowed::default() };
+    assert!(serves(0, equal(), &[turn(1), turn(2)]), "and so is this");
+}
+
+#[test]
+fn a_share_is_made_as_desired_and_only_without_mig() {
+    let mps = |gb| Shape::Mps { size_gb: SizeGb(gb), compute: None };
+    let desired = wanted(&[mps(1)]);
+    let mut larger = start(&desired[0]);
+    let Step::Start { shape, .. } = &mut larger else { unreachable!() };
+    *shape = mps(2);
+    let observed = of_four(0, Allowed::default());
+    assert_eq!(verdict(&observed, &desired, vec![larger]), "s0 on GPU-0 is not desired");
+    assert_eq!(verdict(&h100(), &desired, vec![start(&desired[0])]), "s0 on GPU-0 does not fit");
+}
+
+/// A step that switches the MIG mode of the GPU.
+fn switch(mig: bool) -> Vec<Step> {
+    vec![Step::Switch { gpu: GpuUuid::new("GPU-0"), mig }]
+}
+
+#[test]
+fn the_mig_mode_is_switched_as_the_policy_asks_on_an_empty_gpu() {
+    let with = |switch_to, mut observed: Observed| {
+        observed.gpus[0].allowed.switch_to = switch_to;
+        observed
+    };
+    let text = |why: &str| format!("the MIG mode of GPU-0 may not be switched: {why}");
+    assert_eq!(verdict(&with(Some(false), h100()), &[], switch(false)), "");
+    for asked in [None, Some(true)] {
+        let unasked = verdict(&with(asked, h100()), &[], switch(false));
+        assert_eq!(unasked, text("policy does not ask for it"), "{asked:?}");
+    }
+    let left = text("slices are left on it");
+    assert_eq!(verdict(&with(Some(false), divided(&[], &[])), &[], switch(false)), left);
+    let mut shared = of_four(0, Allowed::default());
+    let shape = Shape::TimeSlicing { size_gb: SizeGb(1) };
+    shared.gpus[0].shares = vec![ObservedShare { id: SliceId::new("s0"), shape, held: false }];
+    assert_eq!(verdict(&with(Some(true), shared.clone()), &[], switch(true)), left);
+    let end = Step::End { gpu: GpuUuid::new("GPU-0"), id: SliceId::new("s0") };
+    let mut desired = wanted(&[shape]);
+    let clear = [vec![end], switch(true)].concat();
+    let shared = with(Some(true), shared);
+    assert_eq!(verdict(&shared, &desired, clear.clone()), "", "an idle share goes, though it is desired");
+    desired[0].reservation = Some(reservation());
+    assert_eq!(verdict(&shared, &desired, clear), "s0 on GPU-0 is desired");
+    let empty = with(Some(true), of_four(0, Allowed::default()));
+    let reserved = text("a pod has reserved a slice of it");
+    assert_eq!(verdict(&empty, &desired, switch(true)), reserved);
+    desired[0].reservation = None;
+    let after = [switch(true), vec![start(&desired[0])]].concat();
+    assert_eq!(verdict(&empty, &desired, after), "s0 on GPU-0 does not fit", "it has no shares any more");
+    let instances = wanted(&[h100_shape("1g.10gb", 0)]);
+    let after = [switch(false), vec![create(&instances[0])]].concat();
+    let text = "1g.10gb at 0:1 on GPU-0 does not fit";
+    assert_eq!(verdict(&with(Some(false), h100()), &instances, after), text, "nor has this one instances");
+}
+
+fn reservation() -> Reservation {
+    Reservation {
+        uid: PodUid::new("uid-a"),
+        namespace: "default".to_owned(),
+        pod: "a".to_owned(),
+        container: "main".to_owned(),
+        resource: "nvidia.com/gpu-1gb.shared".parse().unwrap(),
+        alone: false,
+        epoch: 1,
+    }
+}
+
+#[test]
+fn an_idle_instance_goes_for_another_mode_though_it_is_desired() {
+    let instance = h100_shape("3g.40gb", 4);
+    let desired = wanted(&[instance]);
+    let gpu = GpuUuid::new("GPU-0");
+    let destroy = vec![Step::Destroy { gpu, instance: instance.instance().unwrap(), part: None }];
+    let mut observed = divided(&[], &[]);
+    assert_eq!(verdict(&observed, &desired, destroy.clone()), "3g.40gb at 4:4 on GPU-0 is desired");
+    observed.gpus[0].allowed.switch_to = Some(false);
+    assert_eq!(verdict(&observed, &desired, [destroy, switch(false)].concat()), "");
+}
+
+#[test]
+fn replicas_are_of_an_undivided_instance_that_is_desired_for_them() {
+    let instance = h100_shape("3g.40gb", 4).instance().unwrap();
+    let turns = |numbers: &[u8]| -> Vec<WantedSlice> {
+        let shape = |number: &u8| Shape::of_instance(instance, MigPart::Replica { replica: *number });
+        wanted(&numbers.iter().map(shape).collect::<Vec<_>>())
+    };
+    let allowing = |most, mut observed: Observed| {
+        observed.gpus[0].allowed.mig_replicas = most;
+        observed
+    };
+    let starts = |observed: &Observed, desired: &[WantedSlice]| {
+        verdict(observed, desired, desired.iter().map(start).collect())
+    };
+    let idle = divided(&[], &[]);
+    assert_eq!(starts(&allowing(Some(2), idle.clone()), &turns(&[0, 1])), "");
+    let does_not_fit = |id: &str| format!("{id} on GPU-0 does not fit");
+    assert_eq!(starts(&allowing(Some(2), idle.clone()), &turns(&[0, 1, 2])), does_not_fit("s2"));
+    assert_eq!(starts(&allowing(Some(9), idle.clone()), &turns(&[0, 0])), does_not_fit("s1"));
+    assert_eq!(starts(&allowing(Some(9), h100()), &turns(&[0])), does_not_fit("s0"));
+    let part = ComputeInstance { start: 0, compute: 1 };
+    assert_eq!(starts(&allowing(Some(9), divided(&[(part, false)], &[])), &turns(&[0])), does_not_fit("s0"));
+    let whole_first = [wanted(&[h100_shape("3g.40gb", 4)]), turns(&[0])].concat();
+    let second = vec![start(&whole_first[1])];
+    assert_eq!(verdict(&allowing(Some(9), idle.clone()), &whole_first, second), does_not_fit("s0"));
+    let not_allowed = "s0 on GPU-0 is not allowed by the node's policy";
+    assert_eq!(starts(&allowing(None, idle.clone()), &turns(&[0])), not_allowed);
+    let mut held = allowing(Some(9), idle);
+    held.gpus[0].instances[0].held = true;
+    assert_eq!(starts(&held, &turns(&[0])), "s0 on GPU-0 is held");
 }

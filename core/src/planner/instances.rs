@@ -202,13 +202,14 @@ fn first_illegal<'i>(table: &MigTable, all: impl Iterator<Item = &'i Instance>) 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::mig::{Placement, catalog};
+    use crate::mig::Placement;
+    use crate::testing::mig_table;
 
     #[test]
     fn the_largest_spare_instance_goes_while_compute_slices_are_missing() {
         // No GPU of the catalog has more memory slices than compute slices can use. A `3g` of two memory slices makes
         // one that has.
-        let mut entries = catalog::by_name("H100-80GB").unwrap().mig_table().unwrap().entries().to_vec();
+        let mut entries = mig_table("H100-80GB").entries().to_vec();
         let small = entries.iter_mut().find(|entry| entry.profile.to_string() == "3g.40gb").unwrap();
         (small.size, small.starts, small.max) = (2, vec![0, 2, 4], 3);
         let table = MigTable::new(entries);

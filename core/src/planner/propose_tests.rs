@@ -3,17 +3,12 @@ use super::*;
 use crate::contract::{MigPart, Reservation, Shape};
 use crate::kind::Kind;
 use crate::mig::{ComputeInstance, Geometry, Instance};
-use crate::mig::{MigTable, catalog};
 use crate::names::GpuUuid;
 use crate::names::{PodUid, SliceId};
-use crate::testing::{h100_shape, wanted};
+use crate::testing::{h100_shape, mig_table, wanted};
 use crate::units::MemoryMib;
 use crate::units::SizeGb;
 use proptest::prelude::*;
-
-fn h100() -> MigTable {
-    catalog::by_name("H100-80GB").unwrap().mig_table().unwrap()
-}
 
 fn gpu(instances: &[(Shape, bool)]) -> Observed {
     let instance = |(shape, held): &(Shape, bool)| {
@@ -24,7 +19,7 @@ fn gpu(instances: &[(Shape, bool)]) -> Observed {
             uuid: GpuUuid::new("GPU-0"),
             memory: MemoryMib(81_559),
             allowed: Allowed::default(),
-            table: Some(h100()),
+            table: Some(mig_table("H100-80GB")),
             instances: instances.iter().filter_map(instance).collect(),
             shares: vec![],
         }],
@@ -317,7 +312,7 @@ proptest! {
         there in prop::collection::vec((0_usize..7, 0_u8..8, any::<bool>()), 0..10),
         asked in prop::collection::vec((0_usize..7, 0_u8..8), 0..10),
     ) {
-        let table = h100();
+        let table = mig_table("H100-80GB");
         let profile = |n: usize| table.entries()[n].profile;
         let mut geometry = Geometry::empty(&table);
         let mut observed = Vec::new();

@@ -2,10 +2,10 @@ use super::super::{Allowed, Observed, check, plan};
 use super::*;
 use crate::contract::{MigPart, WantedSlice};
 use crate::kind::Kind;
-use crate::mig::{ComputeInstance, catalog};
+use crate::mig::ComputeInstance;
 use crate::names::{GpuUuid, SliceId};
 use crate::planner::ObservedPart;
-use crate::testing::{h100_shape, wanted};
+use crate::testing::{h100_shape, mig_table, wanted};
 use crate::units::MemoryMib;
 use proptest::prelude::*;
 use std::collections::BTreeSet;
@@ -41,7 +41,7 @@ fn empty() -> Observed {
         uuid: GpuUuid::new("GPU-0"),
         memory: MemoryMib(81_559),
         allowed: Allowed { mig_replicas: Some(MOST), ..Allowed::default() },
-        table: catalog::by_name("H100-80GB").unwrap().mig_table(),
+        table: Some(mig_table("H100-80GB")),
         instances: vec![],
         shares: vec![],
     };

@@ -7,7 +7,7 @@
 //! (`docs/measured/sharing-h200.json`).
 
 use super::*;
-use crate::mig::catalog;
+use crate::testing::mig_table;
 use crate::units::ComputePercent;
 use std::num::NonZeroU32;
 
@@ -42,7 +42,7 @@ fn turns(alone: f64, seven: f64) -> Technology {
 }
 
 fn slice(model: &str, profile: &str) -> Technology {
-    let table = catalog::by_name(model).unwrap().mig_table().unwrap();
+    let table = mig_table(model);
     Technology::mig(&table, profile.parse().unwrap()).unwrap()
 }
 

@@ -1,7 +1,8 @@
 use super::*;
 use crate::kind::{IsolationClass, Kind};
-use crate::mig::{MigTable, catalog};
+use crate::mig::MigTable;
 use crate::packing::fraction::Sharing;
+use crate::testing::mig_table;
 use crate::units::{ComputePercent, MemoryMib};
 use proptest::prelude::*;
 
@@ -24,16 +25,12 @@ fn wish(workload: Workload, isolation: IsolationClass, target: Target) -> Wish {
     Wish { workload, memory: MemoryMib(9 * GIB), isolation, target, share: Share::WhatIsLeft }
 }
 
-fn table() -> MigTable {
-    catalog::by_name("A100-80GB").unwrap().mig_table().unwrap()
-}
-
 fn supply<'a>(table: &'a MigTable, kinds: &'a [Kind]) -> Supply<'a> {
     Supply { memory: MemoryMib(80 * GIB), table, kinds, switching: SwitchingCost::A100 }
 }
 
 fn advice(wish: Wish) -> Advice {
-    recommend(&wish, &supply(&table(), &Kind::ALL)).unwrap()
+    recommend(&wish, &supply(&mig_table("A100-80GB"), &Kind::ALL)).unwrap()
 }
 
 /// The kind, the number of tenants, its bound, and the reason.
@@ -86,8 +83,9 @@ fn kinds_that_were_passed_over_have_a_reason() {
 
 #[test]
 fn a_wish_that_no_kind_serves_is_refused_with_reasons() {
-    let refused =
-        |wish: Wish, kinds: &[Kind]| recommend(&wish, &supply(&table(), kinds)).unwrap_err().passed_over;
+    let refused = |wish: Wish, kinds: &[Kind]| {
+        recommend(&wish, &supply(&mig_table("A100-80GB"), kinds)).unwrap_err().passed_over
+    };
     let slow = refused(wish(yolos(), IsolationClass::None, Target::Mean(latency(0.05))), &Kind::ALL);
     assert!(slow.values().all(|reason| *reason == PassedOver::Target), "{slow:?}");
     let big = Wish { memory: MemoryMib(90 * GIB), ..wish(yolos(), IsolationClass::None, Target::None) };
@@ -102,7 +100,7 @@ fn an_equal_share_is_a_limit_of_threads() {
     let wish =
         Wish { share: Share::Equal, ..wish(yolos(), IsolationClass::Memory, Target::Mean(latency(0.42))) };
     let only_mps = [Kind::Mps];
-    let advice = recommend(&wish, &supply(&table(), &only_mps)).unwrap();
+    let advice = recommend(&wish, &supply(&mig_table("A100-80GB"), &only_mps)).unwrap();
     let expected = Technology::Mps { limit: ComputePercent::new(14) };
     assert_eq!((advice.technology, advice.tenants.get(), advice.bound), (expected, 7, Bound::Target));
 }
@@ -150,7 +148,7 @@ fn any_wish() -> impl Strategy<Value = Wish> {
 proptest! {
     #[test]
     fn advice_keeps_the_wish(wish in any_wish()) {
-        let table = table();
+        let table = mig_table("A100-80GB");
         let Ok(advice) = recommend(&wish, &supply(&table, &Kind::ALL)) else { return Ok(()) };
         let kind = advice.technology.kind();
         let tenants = usize::try_from(advice.tenants.get()).unwrap();
@@ -181,7 +179,7 @@ proptest! {
     /// If only one other way is offered, its throughput is at most a tenth above that of the recommendation.
     #[test]
     fn no_other_kind_has_much_more_throughput(wish in any_wish()) {
-        let table = table();
+        let table = mig_table("A100-80GB");
         let Ok(advice) = recommend(&wish, &supply(&table, &Kind::ALL)) else { return Ok(()) };
         for kind in Kind::ALL {
             let Ok(other) = recommend(&wish, &supply(&table, &[kind])) else { continue };

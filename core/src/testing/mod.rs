@@ -14,7 +14,8 @@ use crate::contract::{
 };
 use crate::kind::{IsolationClass, Kind};
 use crate::ledger::OwnerInEpoch;
-use crate::mig::catalog;
+use crate::mig::MigTable;
+use crate::mig::catalog::{self, GpuModel};
 use crate::names::{DeviceId, GpuUuid, PodKey, PodUid, SliceId};
 use crate::nvidia_keys::PREFIX;
 use crate::resource::{ResourceName, neutral_size};
@@ -137,6 +138,15 @@ pub fn slice_status(slice: &WantedSlice, held: bool) -> SliceStatus {
     }
 }
 
+/// The profiles of a MIG-capable model of the catalog, by its short name.
+///
+/// # Panics
+/// If the catalog does not have the model, or it has no MIG.
+#[must_use]
+pub fn mig_table(model: &str) -> MigTable {
+    catalog::by_name(model).and_then(GpuModel::mig_table).expect("a MIG-capable model")
+}
+
 /// The GPU instance `profile` at memory slice `start` of an H100.
 ///
 /// # Panics
@@ -144,8 +154,7 @@ pub fn slice_status(slice: &WantedSlice, held: bool) -> SliceStatus {
 #[must_use]
 pub fn h100_shape(profile: &str, start: u8) -> Shape {
     let profile = profile.parse().expect("a profile");
-    let table = catalog::MODELS[0].mig_table().expect("an H100 has MIG");
-    let size = table.entry(profile).expect("a profile of the H100").size;
+    let size = mig_table("H100-80GB").entry(profile).expect("a profile of the H100").size;
     Shape::Mig { profile, start, size, part: MigPart::Whole }
 }
 

@@ -119,11 +119,11 @@ fn in_the_way(places: &Places, cut: Cut, place: PlaceId) -> PlaceSet {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::mig::catalog;
+    use crate::testing::mig_table;
 
     #[test]
     fn exactly_the_part_of_the_compute_suffices() {
-        let table = catalog::by_name("H100-80GB").unwrap().mig_table().unwrap();
+        let table = mig_table("H100-80GB");
         let has = |slices, least| has_compute(&table, slices, ComputePercent::try_from(least).unwrap());
         assert!(has(7, 100) && !has(6, 100));
         assert!(has(1, 14) && !has(1, 15), "a seventh is 14.3 %");

@@ -135,3 +135,82 @@ impl Model {
         self.places.instance(place)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{h100_shape, mig_table, request_sized};
+
+    fn h100() -> Model {
+        Model::of(&mig_table("H100-80GB"), &Terms::default()).unwrap()
+    }
+
+    fn instance(profile: &str, start: u8) -> Instance {
+        h100_shape(profile, start).instance().unwrap()
+    }
+
+    #[test]
+    fn a_smaller_instance_leaves_for_a_larger_one() {
+        let model = h100();
+        let held = model.cut([instance("1g.10gb", 0), instance("3g.40gb", 4)], []).unwrap().held;
+        let openings = |profile: &str, starts: &[u8]| -> Vec<(Instance, Instance)> {
+            let wanted = starts.iter().map(|start| model.place(instance(profile, *start)).unwrap());
+            let openings = model.openings(held, &wanted.collect::<Vec<_>>());
+            openings.iter().map(|(moved, place)| (model.instance(*moved), model.instance(*place))).collect()
+        };
+        let small = instance("1g.10gb", 0);
+        assert_eq!(openings("4g.40gb", &[0]), [(small, instance("4g.40gb", 0))]);
+        assert_eq!(
+            openings("3g.40gb", &[0, 4]),
+            [(small, instance("3g.40gb", 0))],
+            "not for one of its size"
+        );
+        assert_eq!(openings("7g.80gb", &[0]), [], "one move does not suffice");
+    }
+
+    #[test]
+    fn what_is_held_makes_slices_scarce_and_leaves_fragments() {
+        let mut model = h100();
+        let cut = model.cut([instance("1g.10gb", 0), instance("3g.40gb", 4)], []).unwrap();
+        let state = model.state(cut);
+        let scarcity = |model: &Model, profile, start| {
+            model.scarcity(model.place(instance(profile, start)).unwrap(), 80)
+        };
+        assert_eq!(scarcity(&model, "3g.40gb", 4), 0);
+        model.prices.add(&model.places, &model.states, state, cut.held);
+        assert_eq!(scarcity(&model, "3g.40gb", 4), 80 * 4 * 5 / 8);
+        assert_eq!(scarcity(&model, "1g.10gb", 0), 80 * 5 / 8);
+        // Of the three free slices `1g.10gb` can use all, and `1g.20gb` and `2g.20gb` two.
+        let (fragments, free) = model.fragments();
+        assert!((fragments - (3.0 - 7.0 / 6.0)).abs() < 1e-9 && (free - 3.0).abs() < 1e-9, "{fragments}");
+        model.prices.remove(&model.places, &model.states, state, cut.held);
+        assert_eq!(scarcity(&model, "3g.40gb", 4), 0);
+        assert_eq!(model.fragments(), (0.0, 0.0));
+    }
+
+    #[test]
+    fn memory_beyond_the_request_costs() {
+        let model = h100();
+        let waste = |profile: &str, size| {
+            let name = "nvidia.com/mig-3g.40gb".parse().unwrap();
+            let asked = request_sized(name, SizeGb(size), 1);
+            model.waste(model.place(instance(profile, 0)).unwrap(), &asked.containers[0]).0
+        };
+        assert_eq!([waste("3g.40gb", 40), waste("3g.40gb", 30)], [0, 10 * WASTED_GB]);
+        assert_eq!(waste("1g.10gb", 40), 0);
+    }
+
+    #[test]
+    fn instances_that_exclude_each_other_are_no_cut() {
+        let model = h100();
+        let (half, small) = (instance("3g.40gb", 4), instance("1g.10gb", 5));
+        assert!(model.cut([half], [small]).is_none() && model.cut([half, small], []).is_none());
+        let cut = model.cut([half], [instance("1g.10gb", 0)]).unwrap();
+        assert_eq!((cut.held.len(), cut.idle.len()), (1, 1));
+        assert_eq!(model.beside(cut, small), None);
+        assert_eq!(
+            model.beside(cut, instance("1g.10gb", 1)).map(|cut| (cut.held.len(), cut.idle.len())),
+            Some((1, 2))
+        );
+    }
+}

@@ -219,6 +219,7 @@ impl Places {
 mod tests {
     use super::*;
     use crate::mig::{Geometry, catalog};
+    use crate::testing::mig_table;
     use proptest::prelude::*;
 
     proptest! {
@@ -246,7 +247,7 @@ mod tests {
 
     #[test]
     fn the_idle_instance_with_the_most_compute_slices_blocks_a_place_most() {
-        let places = Places::of(&catalog::by_name("H100-80GB").unwrap().mig_table().unwrap()).unwrap();
+        let places = Places::of(&mig_table("H100-80GB")).unwrap();
         let named = |name: &str| places.of_profile(name.parse().unwrap()).iter().next().unwrap();
         let idle = ["1g.10gb", "3g.40gb", "2g.20gb"].map(named);
         let all = idle.iter().fold(PlaceSet::default(), |set, place| set.with(*place));
@@ -257,7 +258,7 @@ mod tests {
 
     #[test]
     fn a_table_beyond_the_limits_has_no_places() {
-        let mut entries = catalog::by_name("H100-80GB").unwrap().mig_table().unwrap().entries().to_vec();
+        let mut entries = mig_table("H100-80GB").entries().to_vec();
         entries[0].starts = vec![250];
         assert!(Places::of(&MigTable::new(entries)).is_none());
         assert!(Places::of(&MigTable::default()).is_none());

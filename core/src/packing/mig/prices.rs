@@ -191,11 +191,11 @@ fn rounded(value: f64) -> i64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::mig::catalog;
+    use crate::testing::mig_table;
 
     #[test]
     fn states_are_valued_again_only_once_a_price_has_moved_far_enough() {
-        let places = Places::of(&catalog::by_name("H100-80GB").unwrap().mig_table().unwrap()).unwrap();
+        let places = Places::of(&mig_table("H100-80GB")).unwrap();
         let mut prices = Prices::new(&places, &States::of(&places).unwrap(), &Terms::default());
         let mut version_with = |held| {
             prices.held[0] = held;

@@ -182,3 +182,58 @@ fn extents(mask: u32, starts: u32) -> impl Iterator<Item = u32> {
         below(end) & !below(bit)
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{h100_shape, mig_table};
+
+    /// The room on an H100 with these instances: each plain profile with what it can use, and after a move.
+    fn room(held: &[(&str, u8)]) -> (u32, u32, Vec<(String, u8, u8)>) {
+        let places = Places::of(&mig_table("H100-80GB")).unwrap();
+        let states = States::of(&places).unwrap();
+        let place = |(profile, start): &(&str, u8)| {
+            places.find(h100_shape(profile, *start).instance().unwrap()).unwrap()
+        };
+        let held = held.iter().map(place).fold(PlaceSet::default(), PlaceSet::with);
+        let state = states.find(&places, held).unwrap();
+        let mut names: Vec<String> = Vec::new();
+        for profile in places.iter().map(|place| places.instance(place).profile).filter(|p| p.is_plain()) {
+            if !names.contains(&profile.to_string()) {
+                names.push(profile.to_string());
+            }
+        }
+        let now = states.covered(state).iter().zip(states.covered_by_a_move(state));
+        let mut room: Vec<_> =
+            names.into_iter().zip(now).map(|(name, (now, moved))| (name, *now, *moved)).collect();
+        room.sort_unstable();
+        (states.instances(state), states.taken(state), room)
+    }
+
+    #[test]
+    fn a_state_knows_the_room_of_each_profile() {
+        let of = |counts: [(u8, u8); 6]| -> Vec<(String, u8, u8)> {
+            let names = ["1g.10gb", "1g.20gb", "2g.20gb", "3g.40gb", "4g.40gb", "7g.80gb"];
+            names.into_iter().zip(counts).map(|(name, (now, moved))| (name.to_owned(), now, moved)).collect()
+        };
+        assert_eq!(room(&[]), (0, 0, of([(7, 7), (8, 8), (6, 6), (8, 8), (4, 4), (8, 8)])));
+        let one = of([(6, 6), (6, 8), (4, 6), (4, 8), (0, 4), (0, 8)]);
+        assert_eq!(room(&[("1g.10gb", 0)]), (1, 1, one));
+        let apart = of([(4, 4), (4, 6), (2, 4), (0, 4), (0, 4), (0, 0)]);
+        assert_eq!(room(&[("1g.10gb", 0), ("2g.20gb", 4)]), (2, 3, apart));
+        let adjacent = of([(5, 5), (6, 6), (4, 4), (4, 4), (0, 0), (0, 0)]);
+        assert_eq!(room(&[("1g.10gb", 0), ("1g.10gb", 1)]), (2, 2, adjacent), "one of them moves, not both");
+        assert_eq!(room(&[("7g.80gb", 0)]), (1, 8, of([(0, 0); 6])));
+    }
+
+    #[test]
+    fn an_instance_is_added_only_where_there_is_room() {
+        let places = Places::of(&mig_table("H100-80GB")).unwrap();
+        let states = States::of(&places).unwrap();
+        let place = |profile, start| places.find(h100_shape(profile, start).instance().unwrap()).unwrap();
+        let half = states.after(StateId::EMPTY, place("3g.40gb", 4)).unwrap();
+        assert_eq!(states.find(&places, place("3g.40gb", 4).into()), Some(half));
+        assert_eq!(states.after(half, place("1g.10gb", 6)), None);
+        assert!(states.after(half, place("1g.10gb", 3)).is_some_and(|full| states.taken(full) == 5));
+    }
+}

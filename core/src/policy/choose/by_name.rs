@@ -150,7 +150,8 @@ impl Choosing<'_> {
         }
     }
 
-    /// Refuses several slices where only replicas are large enough, because several replicas give no more than one.
+    /// Refuses several slices, which nothing serves, where one replica would be large enough: several replicas give no
+    /// more than one.
     pub(super) fn want_one_replica(
         &self,
         container: &ContainerAsk,
@@ -159,8 +160,7 @@ impl Choosing<'_> {
     ) -> Result<(), Denied> {
         let one =
             |(kind, gpus): &(Kind, GpuSelection)| self.supply.fixed(*kind, asked, 1, gpus).into_iter().next();
-        let replica = allowed.iter().find_map(one).filter(|_| container.count > 1);
-        replica.map_or(Ok(()), |replica| Err(one_replica(container, replica)))
+        allowed.iter().find_map(one).map_or(Ok(()), |replica| Err(one_replica(container, replica)))
     }
 }
 

@@ -241,4 +241,6 @@ impl Supply {
 }
 
 #[cfg(test)]
+mod fixed_tests;
+#[cfg(test)]
 mod tests;

@@ -10,8 +10,14 @@ use serde_json::Value;
 
 use crate::plant::{self, Mutant};
 
-/// The crates whose tests run, those that find most mutants first.
-const TESTED: [&str; 4] = ["kerf-core", "kerf-node-agent", "kerf-extender", "kerf-webhook"];
+/// The crates whose tests run, each with the name of its library. Those that find most mutants come first.
+const TESTED: [(&str, &str); 5] = [
+    ("kerf-core", "kerf_core"),
+    ("kerf-node-agent", "kerf_node_agent"),
+    ("kerf-extender", "kerf_extender"),
+    ("kerf-webhook", "kerf_webhook"),
+    ("kerf", "kerf_cli"),
+];
 
 /// Compiles the tests and returns their programs. Mutants that the compiler rejects are removed from `mutants`.
 pub fn tests(
@@ -28,7 +34,7 @@ pub fn tests(
             .env("RUSTFLAGS", "--cap-lints=allow")
             // Core decides faster in this profile, and the tests of a mutant are run up to 200 times.
             .args(["test", "--profile=explore", "--no-run", "--lib", "--message-format=json"])
-            .args(TESTED.iter().flat_map(|name| ["--package", name]))
+            .args(TESTED.iter().flat_map(|(package, _)| ["--package", package]))
             .stderr(Stdio::inherit())
             .output()
             .context("failed to start cargo")?;
@@ -45,10 +51,10 @@ pub fn tests(
 }
 
 fn programs(messages: &[Value]) -> anyhow::Result<Vec<PathBuf>> {
-    let program = |name: &&str| {
-        let of_it = messages.iter().find(|message| {
-            message["target"]["name"] == name.replace('-', "_") && message["executable"].is_string()
-        });
+    let program = |(_, library): &(&str, &str)| {
+        let of_it = messages
+            .iter()
+            .find(|message| message["target"]["name"] == *library && message["executable"].is_string());
         of_it.and_then(|message| message["executable"].as_str()).map(PathBuf::from)
     };
     let found: Vec<PathBuf> = TESTED.iter().filter_map(program).collect();

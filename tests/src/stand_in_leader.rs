@@ -35,8 +35,8 @@ const EPOCH: u64 = 1;
 /// Timeout for the agent to dial, to answer, and to accept what it cannot have at first.
 const TIMEOUT: Duration = Duration::from_secs(20);
 
-/// Interval of retries of a rejected proposal.
-const PROPOSE_INTERVAL: Duration = Duration::from_millis(50);
+/// Interval of retries of a rejected order.
+const RETRY_INTERVAL: Duration = Duration::from_millis(50);
 
 /// The leader. It serves the agent of one node until it is dropped.
 #[derive(Debug)]
@@ -167,7 +167,7 @@ impl StandInLeader {
             while let Err(rejection) = self.propose(slice, wanted).await? {
                 let may_change = matches!(rejection, Rejection::Taken(_) | Rejection::Closed(_));
                 ensure!(may_change && Instant::now() < until, "{slice:?} is refused: {rejection}");
-                sleep(PROPOSE_INTERVAL).await;
+                sleep(RETRY_INTERVAL).await;
             }
         }
         Ok(())
@@ -235,10 +235,19 @@ impl StandInLeader {
         self.state().desired().slices.iter().any(|slice| is_of(slice, uid))
     }
 
-    /// Orders the mark that the Binding of a pod is about to be sent.
+    /// Orders the mark that the Binding of a pod is about to be sent, once the pod's slices are ready. The GpuNode may
+    /// still show them ready when the agent knows better, for instance that the kubelet has restarted.
     pub async fn mark(&self, uid: &PodUid) -> anyhow::Result<()> {
-        let answer = self.order(OrderKind::Mark { uid: uid.clone(), attempt: 1 }).await?;
-        answer.map(drop).with_context(|| format!("the Binding of {uid} must not be sent"))
+        let until = Instant::now() + TIMEOUT;
+        while let Err(rejection) = self.order(OrderKind::Mark { uid: uid.clone(), attempt: 1 }).await? {
+            let may_change = rejection == Rejection::NotReady;
+            ensure!(
+                may_change && Instant::now() < until,
+                "the Binding of {uid} must not be sent: {rejection}"
+            );
+            sleep(RETRY_INTERVAL).await;
+        }
+        Ok(())
     }
 
     /// Orders the outcome that the pod is bound.

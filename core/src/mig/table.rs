@@ -122,6 +122,7 @@ mod tests {
     fn a_placement_covers_its_slices() {
         assert_eq!(Placement { start: 4, size: 4 }.mask(), 0b1111_0000);
         assert_eq!(Placement { start: 0, size: 12 }.mask(), 0xfff);
+        assert_eq!(Placement { start: 0, size: 200 }.mask(), u32::MAX);
         assert!(Placement { start: 2, size: 2 }.overlaps(Placement { start: 3, size: 1 }));
         assert!(!Placement { start: 2, size: 2 }.overlaps(Placement { start: 4, size: 4 }));
     }

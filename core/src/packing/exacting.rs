@@ -60,7 +60,7 @@ mod tests {
     use crate::contract::GpuNodeSpec;
     use crate::resource::ResourceName;
     use crate::testing::{h100_shape, node_status};
-    use crate::units::SizeGb;
+    use crate::units::{ComputePercent, SizeGb};
 
     #[test]
     fn a_slice_with_exactly_the_memory_suffices() {
@@ -72,5 +72,23 @@ mod tests {
             ..ContainerRequest::of(ResourceName::Whole, SizeGb(10))
         };
         assert!(suffices(gpu, shape, &asks(0)) && !suffices(gpu, shape, &asks(1)));
+    }
+    #[test]
+    fn a_whole_gpu_and_a_time_slice_may_use_all_compute() {
+        let node = NodeInventory::of(&GpuNodeSpec::default(), &node_status(&["T4-16GB"]));
+        let size_gb = SizeGb(4);
+        let asked = ContainerRequest {
+            compute: ComputePercent::new(100),
+            ..ContainerRequest::of(ResourceName::Whole, size_gb)
+        };
+        for (shape, enough) in [
+            (Shape::Whole { size_gb }, true),
+            (Shape::TimeSlicing { size_gb }, true),
+            (Shape::Mps { size_gb, compute: None }, false),
+            (Shape::Mps { size_gb, compute: ComputePercent::new(99) }, false),
+            (Shape::Mps { size_gb, compute: ComputePercent::new(100) }, true),
+        ] {
+            assert_eq!(suffices(&node.gpus[0], shape, &asked), enough, "{shape}");
+        }
     }
 }

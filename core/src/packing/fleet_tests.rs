@@ -7,7 +7,7 @@ use crate::kind::Kind;
 use crate::mig::{Placement, catalog};
 use crate::names::SliceId;
 use crate::packing::fit;
-use crate::testing::{gpu_uuid, mig_table, request, request_sized};
+use crate::testing::{gpu_uuid, h100_shape, mig_table, request, request_sized};
 use crate::units::SizeGb;
 use proptest::prelude::*;
 
@@ -122,6 +122,17 @@ fn scarce_room_costs_more() {
     fleet.take(first, choice);
     let small = fleet.class(&exact("1g.10gb"));
     assert_eq!(fleet.best(small).unwrap().0, first);
+}
+
+#[test]
+fn a_full_fleet_and_an_empty_one_have_no_fragments() {
+    let whole = h100_shape("7g.80gb", 0).instance().unwrap();
+    let mut fleet = Fleet::default();
+    assert!(fleet.fragmentation().abs() < 1e-9, "{}", fleet.fragmentation());
+    fleet.add(&mig_table("H100-80GB"), [whole], []).unwrap();
+    assert!(fleet.fragmentation().abs() < 1e-9, "{}", fleet.fragmentation());
+    fleet.add(&mig_table("H100-80GB"), [], []).unwrap();
+    assert!(fleet.fragmentation() > 0.1, "`4g.40gb` can use a half of it");
 }
 
 #[test]

@@ -596,3 +596,14 @@ fn a_pod_is_adopted_once_and_with_all_its_slices_or_not_at_all() {
     assert_eq!(adopt("b", &slices), (1, 1), "another pod has one of the slices");
     assert_eq!(adopt("b", &slices[1..]), (2, 2));
 }
+
+#[test]
+fn a_new_slice_has_no_id_of_an_adopted_one() {
+    let mut node = node();
+    for (pod, id, highest) in [("a", "s7", 7), ("b", "s3", 7), ("c", "s9", 9)] {
+        let start = u8::try_from(node.ledger.desired().slices.len()).unwrap();
+        let slice = WantedSlice { id: SliceId::new(id), ..wanted(&[h100_shape("1g.10gb", start)]).remove(0) };
+        node.ledger.adopt(&owner(pod), &[slice], at(0));
+        assert_eq!(node.ledger.desired().next_slice, highest, "{id}");
+    }
+}

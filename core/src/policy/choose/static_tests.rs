@@ -139,6 +139,24 @@ fn managed_nodes_are_chosen_before_static_ones() {
 }
 
 #[test]
+fn a_pod_of_several_containers_is_for_static_nodes_with_healthy_devices() {
+    let mut two = ask(Want::Size(SizeGb(10)), Some(IsolationClass::Hardware));
+    two.containers.push(ContainerAsk { name: "second".to_owned(), ..two.containers[0].clone() });
+    let given = |supply: &Supply| reported(choose(&policy_with(&json!({})), supply, &two));
+    let healthy = given(&beside(&[], &["mig-single"]));
+    assert_ne!(healthy, given(&beside(&[], &["mig-mixed"])));
+    let mut broken = node_of("mig-mixed");
+    broken.offers.iter_mut().for_each(|offer| offer.count = 0);
+    broken.devices.values_mut().for_each(|count| *count = 0);
+    for (first, second) in [(broken.clone(), node_of("mig-single")), (node_of("mig-single"), broken)] {
+        let mut index = SupplyIndex::default();
+        index.show_static("a".into(), Some(first));
+        index.show_static("b".into(), Some(second));
+        assert_eq!(given(&index.supply()), healthy);
+    }
+}
+
+#[test]
 fn several_replicas_are_refused_if_nothing_else_serves() {
     let mut asking = ask(Want::Size(SizeGb(10)), Some(IsolationClass::Memory));
     asking.containers[0].count = 2;

@@ -1,5 +1,6 @@
 use super::*;
 use crate::contract::GpuNodeSpec;
+use crate::mig::catalog;
 use crate::names::NodeName;
 use crate::policy::{PolicyDocument, SupplyIndex};
 use crate::request::{Dialect, GpuSelection, Role};
@@ -387,4 +388,18 @@ proptest! {
             prop_assert!(isolation.is_none_or(|asked| asked == class));
         }
     }
+}
+
+#[test]
+fn a_profile_with_exactly_the_memory_is_conceivable() {
+    let profile = "1g.10gb".parse().unwrap();
+    let tables = catalog::MODELS.iter().filter_map(catalog::GpuModel::mig_table);
+    let memory = tables.filter_map(|table| Some(table.entry(profile)?.memory.0)).max().unwrap();
+    let chosen = |memory| {
+        let needing = needing(10, Some(memory), None, IsolationClass::Hardware);
+        let supply = Supply::default().with_concrete_names();
+        resource_of(&choose(&policy_with(&json!({})), &supply, &needing).unwrap())
+    };
+    assert_eq!(chosen(memory), "nvidia.com/mig-1g.10gb");
+    assert_ne!(chosen(memory + 1), "nvidia.com/mig-1g.10gb");
 }

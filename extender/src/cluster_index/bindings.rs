@@ -42,7 +42,8 @@ pub struct Bindings {
     bound: HashSet<PodUid>,
     /// Pods whose Binding was sent and whose outcome is not known yet.
     pending: HashMap<PodUid, PendingBindings>,
-    /// The kinds by which pods with no Binding yet have a reservation. A bind that loses it reserves by the same ones.
+    /// The kinds by which pods with no Binding yet were last proposed to a node. A bind whose proposal is rejected, or
+    /// that loses its reservation, proposes by the same ones.
     choices: HashMap<PodUid, KindChoice>,
 }
 
@@ -175,7 +176,7 @@ impl Bindings {
         self.choices.remove(uid);
     }
 
-    /// Records the kinds by which a pod has a reservation.
+    /// Records the kinds by which a pod is proposed to a node.
     pub(super) fn set_choice(&mut self, uid: &PodUid, choice: KindChoice) {
         self.choices.insert(uid.clone(), choice);
     }

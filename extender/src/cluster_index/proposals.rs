@@ -41,7 +41,7 @@ impl Reserving<'_> {
         let fit = fit(&node.shown_inventory(), &document, fleet)?;
         self.nodes.quotas.admit_reservation(&ask, charge(&fit))?;
         let proposal = Proposal::from_fit(owner, fit);
-        let proposed = Proposed { proposal: proposal.clone(), ask: ask.clone(), choice: choice.clone() };
+        let proposed = Proposed { proposal: proposal.clone(), ask: ask.clone() };
         self.nodes.update_copy(name, |copy| copy.propose(proposed));
         self.bindings.set_choice(uid, choice);
         self.learn(uid, &ask);

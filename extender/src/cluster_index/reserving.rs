@@ -69,8 +69,8 @@ impl Reserving<'_> {
         if let Some(proposed) = proposed.filter(|_| !is_free) {
             let (key, epoch) = (proposed.proposal.owner.key, self.nodes.leadership.epoch());
             let (pod, until) = (OwnerInEpoch { uid: uid.clone(), key, epoch }, now + LIFETIME);
-            let (ask, choice) = (proposed.ask, proposed.choice);
-            let assumed = AssumedPod { pod, ask, choice, until, leaving: None, charged: None };
+            let choice = self.choice_of(uid);
+            let assumed = AssumedPod { pod, ask: proposed.ask, choice, until, leaving: None, charged: None };
             self.assuming().assume(name, assumed);
         }
     }
@@ -124,9 +124,14 @@ impl Reserving<'_> {
             })
         });
         let slices: Vec<AssignedSlice> = slices.collect();
-        let passed = self.bindings.choice(uid).map(|choice| choice.passed.clone()).unwrap_or_default();
+        let KindChoice { passed, .. } = self.choice_of(uid);
         // The slices are empty if the connection has just ended, because the copy is then gone.
         (!slices.is_empty()).then(|| AssignmentDocument { version: 1, slices, devices: Vec::new(), passed })
+    }
+
+    /// The kinds by which the pod was last proposed to a node.
+    fn choice_of(&self, uid: &PodUid) -> KindChoice {
+        self.bindings.choice(uid).cloned().unwrap_or_default()
     }
 
     /// The pod with this UID that has a reservation, or whose Binding was sent.

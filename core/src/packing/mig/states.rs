@@ -190,22 +190,18 @@ mod tests {
 
     /// The room on an H100 with these instances: each plain profile with what it can use, and after a move.
     fn room(held: &[(&str, u8)]) -> (u32, u32, Vec<(String, u8, u8)>) {
-        let places = Places::of(&mig_table("H100-80GB")).unwrap();
+        let table = mig_table("H100-80GB");
+        let places = Places::of(&table).unwrap();
         let states = States::of(&places).unwrap();
         let place = |(profile, start): &(&str, u8)| {
             places.find(h100_shape(profile, *start).instance().unwrap()).unwrap()
         };
         let held = held.iter().map(place).fold(PlaceSet::default(), PlaceSet::with);
         let state = states.find(&places, held).unwrap();
-        let mut names: Vec<String> = Vec::new();
-        for profile in places.iter().map(|place| places.instance(place).profile).filter(|p| p.is_plain()) {
-            if !names.contains(&profile.to_string()) {
-                names.push(profile.to_string());
-            }
-        }
+        let plain = table.entries().iter().map(|entry| entry.profile).filter(|profile| profile.is_plain());
         let now = states.covered(state).iter().zip(states.covered_by_a_move(state));
         let mut room: Vec<_> =
-            names.into_iter().zip(now).map(|(name, (now, moved))| (name, *now, *moved)).collect();
+            plain.zip(now).map(|(profile, (now, moved))| (profile.to_string(), *now, *moved)).collect();
         room.sort_unstable();
         (states.instances(state), states.taken(state), room)
     }

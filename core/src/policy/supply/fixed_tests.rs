@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::contract::RequestDocument;
-use crate::testing::{node_status, request, static_node};
+use crate::testing::{node_status, request, request_sized, static_node};
 
 const NAME: &str = "nvidia.com/mig-1g.10gb";
 
@@ -150,12 +150,12 @@ fn a_node_without_user_namespaces_keeps_pods_from_them_that_it_may_serve() {
 }
 
 fn request_whole() -> RequestDocument {
-    crate::testing::request_sized(ResourceName::Whole, SizeGb(15), 1)
+    request_sized(ResourceName::Whole, SizeGb(15), 1)
 }
 
 #[test]
 fn time_slices_of_static_nodes_must_exist_at_present() {
-    let turn = crate::testing::request_sized(ResourceName::Replica, SizeGb(7), 1);
+    let turn = request_sized(ResourceName::Replica, SizeGb(7), 1);
     let may = |statics, document: &RequestDocument| supply(&[], statics).may_serve_statically(document);
     assert!(may(vec![t4("2")], &turn) && !may(vec![t4("1")], &turn) && !may(vec![], &turn));
     assert!(may(vec![], &request_whole()), "a node may come later");

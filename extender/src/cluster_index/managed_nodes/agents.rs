@@ -4,7 +4,6 @@
 //! offered twice. A node whose agent is not connected has no copy, and counts as full.
 
 use super::IndexedNode;
-use crate::assumed::KindChoice;
 use crate::objects::ask::Ask;
 use hashbrown::HashMap;
 use kerf_core::contract::{GpuNodeSpec, SliceStatus};
@@ -34,9 +33,8 @@ pub(crate) struct NodeCopy {
 #[derive(Debug)]
 pub(crate) struct Proposed {
     pub proposal: Proposal,
-    /// The pod's request, and the kinds that are to serve it.
+    /// The pod's request.
     pub ask: Ask,
-    pub choice: KindChoice,
 }
 
 /// An order whose answer no bind waits for.

@@ -163,12 +163,9 @@ impl StandInLeader {
             }
         }
         for slice in wanted {
-            let until = Instant::now() + TIMEOUT;
-            while let Err(rejection) = self.propose(slice, wanted).await? {
-                let may_change = matches!(rejection, Rejection::Taken(_) | Rejection::Closed(_));
-                ensure!(may_change && Instant::now() < until, "{slice:?} is refused: {rejection}");
-                sleep(RETRY_INTERVAL).await;
-            }
+            let may_change = |why: &Rejection| matches!(why, Rejection::Taken(_) | Rejection::Closed(_));
+            let proposed = accepted(async || self.propose(slice, wanted).await, may_change).await;
+            proposed.with_context(|| format!("{slice:?} is refused"))?;
         }
         Ok(())
     }
@@ -238,16 +235,9 @@ impl StandInLeader {
     /// Orders the mark that the Binding of a pod is about to be sent, once the pod's slices are ready. The GpuNode may
     /// still show them ready when the agent knows better, for instance that the kubelet has restarted.
     pub async fn mark(&self, uid: &PodUid) -> anyhow::Result<()> {
-        let until = Instant::now() + TIMEOUT;
-        while let Err(rejection) = self.order(OrderKind::Mark { uid: uid.clone(), attempt: 1 }).await? {
-            let may_change = rejection == Rejection::NotReady;
-            ensure!(
-                may_change && Instant::now() < until,
-                "the Binding of {uid} must not be sent: {rejection}"
-            );
-            sleep(RETRY_INTERVAL).await;
-        }
-        Ok(())
+        let mark = async || self.order(OrderKind::Mark { uid: uid.clone(), attempt: 1 }).await;
+        let marked = accepted(mark, |why| *why == Rejection::NotReady).await;
+        marked.with_context(|| format!("the Binding of {uid} must not be sent"))
     }
 
     /// Orders the outcome that the pod is bound.
@@ -255,6 +245,21 @@ impl StandInLeader {
         let answer = self.order(OrderKind::Outcome { uid: uid.clone(), attempt: 1, bound: true }).await?;
         Ok(answer.map(drop)?)
     }
+}
+
+/// Gives an order until the agent accepts it, while what it is rejected for may change.
+async fn accepted<T>(
+    order: impl AsyncFn() -> anyhow::Result<Result<T, Rejection>>,
+    may_change: impl Fn(&Rejection) -> bool,
+) -> anyhow::Result<()> {
+    let until = Instant::now() + TIMEOUT;
+    while let Err(rejection) = order().await? {
+        if !may_change(&rejection) || Instant::now() >= until {
+            return Err(rejection.into());
+        }
+        sleep(RETRY_INTERVAL).await;
+    }
+    Ok(())
 }
 
 /// A reservation of one device of `resource` for the container `main` of a pod.

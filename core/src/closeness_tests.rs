@@ -54,6 +54,16 @@ fn more_links_are_closer_than_fewer_and_any_link_than_a_bridge() {
 }
 
 #[test]
+fn sets_are_counted() {
+    for (all, count, number) in
+        [(8, 1, 8), (8, 4, 70), (8, 8, 1), (12, 6, 924), (16, 4, 1_820), (16, 13, 560)]
+    {
+        assert_eq!(sets(all, count), number, "{count} of {all}");
+    }
+    assert!(sets(128, 64) > MOST_SETS);
+}
+
+#[test]
 fn several_gpus_come_from_one_island() {
     let two = islands(8);
     for (free, count, chosen) in [

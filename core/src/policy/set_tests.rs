@@ -113,6 +113,7 @@ fn every_finding_names_its_field() {
                 "e",
                 json!({"isolation": {"memory": ["mps"]}, "sizes": {"minGb": 140}, "waiting": {"then": "recreate"}}),
             ),
+            pod_policy("f", json!({"isolation": {"memory": ["mig"]}, "models": ["T4-16GB"]})),
         ],
         nodes: vec![node_rules("n", json!({"gpus": [{"select": {"models": ["T4-16GB", "T5"]}}]}))],
     };

@@ -1,5 +1,5 @@
 use super::*;
-use crate::contract::{GpuRule, NodePolicy, SliceState, WantedSlice};
+use crate::contract::{GpuRule, NodePolicy, SliceState, SliceStatus, WantedSlice};
 use crate::packing::{Fleet, Placed, Source, fit};
 use crate::planner::ObservedInstance;
 use crate::testing::{SimulatedNode, gpu_uuid, h100_shape, request, wanted};
@@ -160,24 +160,44 @@ fn idle_slices_follow_the_policy_except_on_a_resting_gpu() {
 }
 
 #[test]
-fn reservations_follow_the_kubelets_choice_between_equal_slices() {
-    let mut node = standing("held");
-    reserve(&mut node, "b", 10).unwrap();
-    node.cut();
-    let slices = node.ledger.desired().slices.clone();
-    let of =
-        |pod: &str| slices.iter().find(|s| s.reservation.as_ref().is_some_and(|r| r.pod == pod)).unwrap();
-    let (mine, its) = (of("a").id.clone(), of("b").id.clone());
-    let mut status = node.state().status;
-    let slice = status.slices.iter_mut().find(|slice| slice.id.as_ref() == Some(&its)).unwrap();
-    let container = of("a").reservation.as_ref().unwrap().container.clone();
-    slice.holder = Some(crate::contract::Holder { namespace: "default".into(), pod: "a".into(), container });
-    node.ledger.upkeep(&status, |_| None, &mut BTreeSet::new());
-    assert_eq!(node.ledger.reservation(&its).unwrap().pod, "b", "the holder may be a namesake of the pod");
-    let a = &of("a").reservation.as_ref().unwrap().uid;
-    node.ledger.upkeep(&status, |shown| (shown.id.as_ref() == Some(&its)).then_some(a), &mut BTreeSet::new());
-    assert_eq!(node.ledger.reservation(&its).unwrap().pod, "a");
-    assert_eq!(node.ledger.reservation(&mine).unwrap().pod, "b");
+fn reservations_of_bound_pods_follow_the_kubelets_choice_between_equal_slices() {
+    for (state, its_pod, my_pod) in [("held", "a", "b"), ("ready", "b", "a")] {
+        let mut node = standing(state);
+        reserve(&mut node, "b", 10).unwrap();
+        node.cut();
+        let slices = node.ledger.desired().slices.clone();
+        let of =
+            |pod: &str| slices.iter().find(|s| s.reservation.as_ref().is_some_and(|r| r.pod == pod)).unwrap();
+        let (mine, its) = (of("a").id.clone(), of("b").id.clone());
+        let mut status = node.state().status;
+        let slice = status.slices.iter_mut().find(|slice| slice.id.as_ref() == Some(&its)).unwrap();
+        let container = of("a").reservation.as_ref().unwrap().container.clone();
+        slice.holder =
+            Some(crate::contract::Holder { namespace: "default".into(), pod: "a".into(), container });
+        node.ledger.upkeep(&status, |_| None, &mut BTreeSet::new());
+        let holder = &node.ledger.reservation(&its).unwrap().pod;
+        assert_eq!(holder, "b", "{state}: the holder may be a namesake of the pod");
+        let a = &of("a").reservation.as_ref().unwrap().uid;
+        let owner = |shown: &SliceStatus| (shown.id.as_ref() == Some(&its)).then_some(a);
+        node.ledger.upkeep(&status, owner, &mut BTreeSet::new());
+        assert_eq!(node.ledger.reservation(&its).unwrap().pod, its_pod, "{state}");
+        assert_eq!(node.ledger.reservation(&mine).unwrap().pod, my_pod, "{state}");
+    }
+}
+
+#[test]
+fn a_reservation_that_is_not_on_disk_is_taken_back_unless_a_binding_may_be_made() {
+    for (before, after) in [
+        ("nothing", "nothing"),
+        ("reserved", "nothing"),
+        ("ready", "nothing"),
+        ("binding", "binding"),
+        ("held", "held"),
+    ] {
+        let mut node = standing(before);
+        node.ledger.retract(&uid("a"));
+        assert_eq!(stands(&node), after, "{before}");
+    }
 }
 
 #[test]

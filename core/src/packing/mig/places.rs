@@ -257,6 +257,15 @@ mod tests {
     }
 
     #[test]
+    fn an_instance_of_the_same_profile_blocks_most_once_the_profile_has_its_maximum() {
+        let places = Places::of(&mig_table("H100-80GB")).unwrap();
+        let all = |name: &str| places.of_profile(name.parse().unwrap()).iter().collect::<Vec<_>>();
+        let (media, large) = (all("1g.10gb+me"), all("3g.40gb"));
+        let idle = PlaceSet::default().with(media[0]).with(large[1]);
+        assert_eq!(places.biggest_claim(PlaceSet::default(), idle, media[1]), Some(media[0]));
+    }
+
+    #[test]
     fn a_table_beyond_the_limits_has_no_places() {
         let mut entries = mig_table("H100-80GB").entries().to_vec();
         entries[0].starts = vec![250];

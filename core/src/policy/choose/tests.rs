@@ -4,6 +4,7 @@ use crate::mig::catalog;
 use crate::names::NodeName;
 use crate::policy::{PolicyDocument, SupplyIndex};
 use crate::request::{Dialect, GpuSelection, Role};
+use crate::resource::SHARE_SIZES;
 use crate::testing::node_status;
 use crate::units::{ComputePercent, MemoryMib};
 use proptest::prelude::*;
@@ -402,4 +403,21 @@ fn a_profile_with_exactly_the_memory_is_conceivable() {
     };
     assert_eq!(chosen(memory), "nvidia.com/mig-1g.10gb");
     assert_ne!(chosen(memory + 1), "nvidia.com/mig-1g.10gb");
+}
+
+#[test]
+fn the_largest_slice_is_that_of_the_largest_model() {
+    let of = |kind, models: &[&str]| {
+        let models = models.iter().map(|model| (*model).to_owned()).collect();
+        largest(kind, &GpuSelection { models, ..GpuSelection::default() }).map(|size| size.0)
+    };
+    for kind in Kind::ALL {
+        assert_eq!(of(kind, &["T4-16GB", "H100-80GB", "A30-24GB"]), Some(80), "{kind}");
+    }
+    assert_eq!(
+        Kind::ALL.map(|kind| of(kind, &["T4-16GB"])),
+        Kind::ALL.map(|kind| (kind != Kind::Mig).then_some(15))
+    );
+    let most = SHARE_SIZES.last().map(|size| size.0);
+    assert_eq!((of(Kind::Mps, &[]), of(Kind::Whole, &[])), (most, Some(LARGEST_SIZE.0)));
 }

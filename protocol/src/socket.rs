@@ -29,10 +29,11 @@ use tokio_tungstenite::{WebSocketStream, client_async_with_config};
 pub const PATH: &str = "/kerf.agent.v1";
 /// Bytes that are read at once. A connection keeps a buffer of this size, and an extender has thousands of connections,
 /// so it is small.
-const READ_BUFFER: usize = 4 << 10;
-/// The most bytes of a message in one frame. A connection's buffer grows to its largest frame and stays so large, and a
-/// Hello has tens of thousands of bytes, so messages are fragmented.
-pub const FRAGMENT_LIMIT: usize = 2 << 10;
+const READ_BUFFER: usize = 2 << 10;
+/// The most bytes of a message in one frame. A connection's buffer doubles for a frame for which it has no room behind
+/// those before it, and stays so large, and a Hello has tens of thousands of bytes. So messages are fragmented, and a
+/// quarter of the buffer always has room.
+pub const FRAGMENT_LIMIT: usize = READ_BUFFER / 4;
 /// The longest reason in a frame that closes a WebSocket (RFC 6455, section 5.5).
 const REASON_LIMIT: usize = 123;
 

@@ -9,13 +9,13 @@ use crate::random;
 use crate::socket::{self, Incoming};
 use crate::wire::{self, FromAgent, from_agent::Message};
 use futures::FutureExt;
+use futures::channel::mpsc;
 use kerf_core::ledger::Change;
 use std::pin::pin;
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::sync::{OwnedSemaphorePermit, mpsc};
+use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::{Instant, sleep_until, timeout};
-use tokio_stream::wrappers::UnboundedReceiverStream;
 use tokio_tungstenite::WebSocketStream;
 
 /// The least age at which a connection ends, so that it does not outlive its agent's token for long.
@@ -38,13 +38,17 @@ pub(super) async fn run<A: Agents, S>(
     S: AsyncRead + AsyncWrite + Unpin,
 {
     let (sink, incoming) = socket::split(socket);
-    let (frames, outgoing) = mpsc::unbounded_channel();
+    let (frames, outgoing) = mpsc::unbounded();
     let mut session = Session { server, caller, incoming, frames };
-    let mut sending = pin!(socket::send_all(UnboundedReceiverStream::new(outgoing), sink).fuse());
-    let end = socket::beside(session.run(place), &mut sending).await;
+    let mut sending = pin!(socket::send_all(outgoing, sink).fuse());
+    let end = {
+        // It is pinned here, because a future that is passed by value takes its space twice.
+        let serving = pin!(session.run(place));
+        socket::beside(serving, &mut sending).await
+    };
     let Session { mut incoming, frames, .. } = session;
     // The result is ignored, because the agent may be gone already.
-    let _ = frames.send(end.frame());
+    let _ = frames.unbounded_send(end.frame());
     drop(frames);
     // What is still unread at the end of a connection would destroy the last frame on its way.
     let closed = async { tokio::join!(sending, incoming.ended()) };

@@ -11,7 +11,7 @@ use prost::DecodeError;
 use std::future::Future;
 use std::iter;
 use std::marker::PhantomData;
-use std::pin::pin;
+use std::pin::Pin;
 use thiserror::Error;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::{Instant, timeout_at};
@@ -190,9 +190,8 @@ where
 }
 
 /// Runs `reading` to its end, and `sending` beside it. A connection that cannot be written to is soon silent, so
-/// `reading` ends then too.
-pub async fn beside<T>(reading: impl Future<Output = T>, sending: impl Future) -> T {
-    let mut reading = pin!(reading);
+/// `reading` ends then too. The caller pins it, because a future that is passed by value takes its space twice.
+pub async fn beside<T>(mut reading: Pin<&mut impl Future<Output = T>>, sending: impl Future) -> T {
     tokio::select! {
         end = &mut reading => end,
         _ = sending => reading.await,

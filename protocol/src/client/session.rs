@@ -12,6 +12,7 @@ use http::Response;
 use kerf_core::ledger::{Answer, Order, Rejection};
 use std::io;
 use std::net::SocketAddr;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 use thiserror::Error;
@@ -98,7 +99,7 @@ async fn connected<A: Agent, N: Network>(agent: &A, network: &N, extender: Socke
     let pings = IntervalStream::new(interval(PING_INTERVAL)).map(|_| Some(socket::ping()));
     // The end of the messages closes the connection.
     let frames = tokio_stream::StreamExt::map_while(stream::select(messages, pings), |frame| frame);
-    socket::beside(reading, socket::send_all(frames, sink)).await
+    socket::beside(pin!(reading), socket::send_all(frames, sink)).await
 }
 
 struct Reader<'a, A> {

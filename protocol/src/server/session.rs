@@ -41,11 +41,7 @@ pub(super) async fn run<A: Agents, S>(
     let (frames, outgoing) = mpsc::unbounded();
     let mut session = Session { server, caller, incoming, frames };
     let mut sending = pin!(socket::send_all(outgoing, sink).fuse());
-    let end = {
-        // It is pinned here, because a future that is passed by value takes its space twice.
-        let serving = pin!(session.run(place));
-        socket::beside(serving, &mut sending).await
-    };
+    let end = socket::beside(pin!(session.run(place)), &mut sending).await;
     let Session { mut incoming, frames, .. } = session;
     // The result is ignored, because the agent may be gone already.
     let _ = frames.unbounded_send(end.frame());

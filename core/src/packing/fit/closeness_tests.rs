@@ -69,6 +69,18 @@ fn slices_on_different_gpus_are_placed_close_together() {
 }
 
 #[test]
+fn a_gpu_that_a_slice_of_another_name_has_taken_is_replaced() {
+    let mut status = node_status(&["T4-16GB"; 3]);
+    status.gpus[0].peers = vec![Peer { index: 1, nvlinks: 4, pcie: None }];
+    let node = NodeInventory::of(&GpuNodeSpec::default(), &status);
+    let mut pod = request_sized(ResourceName::Whole, SizeGb(14), 1);
+    let (first, share) = (pod.containers[0].clone(), request("nvidia.com/gpu-14gb.shared", 1));
+    pod.containers.push(ContainerRequest { name: "share".to_owned(), ..share.containers[0].clone() });
+    pod.containers.push(ContainerRequest { name: "last".to_owned(), ..first });
+    check(&node, &pod, &["GPU-0", "GPU-1", "GPU-2"]);
+}
+
+#[test]
 fn requirements_of_a_slice_go_before_closeness() {
     let mut node = pairs(&["T4-16GB"; 4]);
     node.gpus[1].memory = crate::units::MemoryMib(17_000);

@@ -286,7 +286,7 @@ impl Placing<'_> {
         let is_close = |index: &usize| together.is_none_or(|gpus| gpus.contains(index));
         let close = |index: usize, gpu: &GpuInventory| is_close(&index) && may(index, gpu);
         let found = best(&self.node, holding, self.fleet, close);
-        // Slices of one name may ask for different things beyond it, and then the chosen GPUs need not suit each.
+        // A slice of another name may have got one of the chosen GPUs meanwhile.
         let found = if together.is_some() {
             found.or_else(|_| best(&self.node, holding, self.fleet, may))
         } else {

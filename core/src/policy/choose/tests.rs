@@ -263,6 +263,8 @@ fn a_refusal_names_the_policys_bound_and_the_nearest_request() {
         choose(&sized, &supply(&["H100-80GB"]), &asking)
     };
     assert_eq!(of(7, 1).unwrap().document.containers[0].size_gb, SizeGb(10));
+    let is_stepped = |warning: &Warning| matches!(warning, Warning::Stepped(..));
+    assert!(!of(10, 1).unwrap().warnings.iter().any(is_stepped), "it is a whole number of steps");
     let denied =
         [of(2, 1), of(41, 1), of(20, 4), of(5, 5), of(5, 9)].map(|denied| denied.unwrap_err().to_string());
     let reported = of(7, 1).unwrap().warnings[0].to_string();

@@ -151,6 +151,10 @@ fn another_gpu_or_other_names_of_the_same_gpu_change_the_supply() {
     let mut larger = node_status(&["L4-24GB"]);
     larger.gpus[0].uuid = status.gpus[0].uuid.clone();
     assert!(show(&larger), "it serves larger sizes");
+    let mut two = node_status(&["T4-16GB"; 2]);
+    assert!(show(&two) && !show(&two));
+    two.gpus[1].uuid = "GPU-another".into();
+    assert!(show(&two), "one of two is another");
 }
 
 #[test]

@@ -49,6 +49,7 @@ fn pods_in_a_dialect_meet_the_condition_only_if_a_policy_accepts_it() {
         (with_note("gpu-memory"), vec![Dialect::Kai, Dialect::Runai]),
         (with_limit("nvidia.com/gpu", "0"), vec![]),
         (with_limit("nvidia.com/gpu-fast", "1"), vec![]),
+        (with_limit("nvidia.com/gpu-1xgb", "1"), vec![]),
         (with_note("kerf.dev/movable"), vec![]),
         (with_limit("cpu", "1"), vec![]),
     ] {

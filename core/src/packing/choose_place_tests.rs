@@ -187,6 +187,8 @@ fn each_name_has_its_kind_and_all_containers_of_a_name_have_the_same() {
     };
     assert_eq!(kinds(&pod, &mixed), [Mig, Mps]);
     assert_eq!(kinds(&pod, &h100()), [Mig, Mig]);
+    let beside_a_profile = together(&[neutral(10, 10, &[Mps, Mig]), request("nvidia.com/mig-1g.10gb", 1)]);
+    assert_eq!(kinds(&beside_a_profile, &h100()), [Mig, Mig]);
     // One name must not be half MIG and half MPS, because the kubelet could exchange the slices.
     let six = (0..6).fold(mixed, |node, start| taken(node, 0, h100_shape("1g.10gb", start)));
     let two = together(&[neutral(10, 10, &[Mig, Mps]), neutral(10, 10, &[Mig, Mps])]);

@@ -5,7 +5,8 @@ use crate::contract::{GpuNodeSpec, GpuNodeStatus, NodePolicy};
 use crate::inventory::NodeInventory;
 use crate::ledger;
 use crate::packing::{Fleet, Refusal, fit};
-use crate::testing::{node_status, owner_in_epoch, request};
+use crate::testing::{node_status, owner_in_epoch, request, request_sized};
+use crate::units::SizeGb;
 use proptest::prelude::*;
 
 fn node(model: &str, rule: &str) -> (GpuNodeSpec, GpuNodeStatus) {
@@ -74,6 +75,24 @@ fn a_pod_gets_slices_of_the_layout_only() {
     let full =
         fit(&NodeInventory::of(&node.0, &node.1), &request("nvidia.com/mig-1g.10gb", 4), &Fleet::default());
     assert_eq!(full, Err(Refusal::CountNeverFits));
+}
+
+#[test]
+fn equal_shares_and_shares_of_a_size_have_names_of_their_own() {
+    let of = |rule: &str, name: &str| {
+        node("T4-16GB", &format!(r#"{{{rule} "layout": [{{"resource": "{name}", "count": 1}}]}}"#))
+    };
+    let (equal, sized) = ("nvidia.com/gpu.shared", "nvidia.com/gpu-4gb.shared");
+    let in_three = of(r#""timeSlicing": {"replicas": 3},"#, equal);
+    for ((spec, status), name, other) in [(in_three, equal, sized), (of("", sized), sized, equal)] {
+        let node = NodeInventory::of(&spec, &status);
+        let given = |name: &str| {
+            let fit = fit(&node, &request_sized(name.parse().unwrap(), SizeGb(4), 1), &Fleet::default())?;
+            Ok(fit.slices[0].shape)
+        };
+        assert_eq!(given(name), Ok(Shape::TimeSlicing { size_gb: SizeGb(4) }), "{name}");
+        assert_eq!(given(other), Err(Refusal::NeverFits), "{other}");
+    }
 }
 
 #[test]

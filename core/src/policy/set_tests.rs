@@ -59,6 +59,7 @@ fn a_wider_namespace_selector_covers_a_narrower_one() {
         (tier("In", json!(["a"])), tier("In", json!(["a", "b"])), true),
         (tier("Exists", json!([])), tier("In", json!(["a"])), false),
         (tier("NotIn", json!(["a"])), tier("In", json!(["b"])), false),
+        (tier("NotIn", json!(["a"])), tier("In", json!(["a", "b"])), true),
         (tier("NotIn", json!(["a"])), tier("DoesNotExist", json!([])), false),
         (tier("NotIn", json!(["a", "b"])), tier("NotIn", json!(["a"])), true),
         (tier("DoesNotExist", json!([])), tier("NotIn", json!(["a"])), true),
@@ -77,6 +78,17 @@ fn a_wider_namespace_selector_covers_a_narrower_one() {
         found.into_iter().map(|f| f.fault).collect::<Vec<_>>(),
         [SetFault::NeverReached("gold".into())]
     );
+}
+
+#[test]
+fn labels_of_namespaces_are_read_if_one_policy_selects_by_them() {
+    let (gold, all) =
+        (json!({"match": {"namespaceLabels": {"tier": "gold"}}}), json!({"match": {"labels": {"a": "b"}}}));
+    let read = |specs: &[&Value]| {
+        let pods = specs.iter().map(|spec| pod_policy("a", (*spec).clone())).collect();
+        Policies { pods, nodes: Vec::new() }.read_namespace_labels()
+    };
+    assert!(read(&[&all, &gold]) && !read(&[&all]) && !read(&[]));
 }
 
 #[test]

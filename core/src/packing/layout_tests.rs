@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::contract::{GpuNodeSpec, GpuNodeStatus, NodePolicy};
-use crate::inventory::NodeInventory;
+use crate::inventory::{NodeInventory, Occupancy, PlacedSlice};
 use crate::ledger;
 use crate::packing::{Fleet, Refusal, fit};
 use crate::testing::{node_status, owner_in_epoch, request, request_sized};
@@ -75,6 +75,16 @@ fn a_pod_gets_slices_of_the_layout_only() {
     let full =
         fit(&NodeInventory::of(&node.0, &node.1), &request("nvidia.com/mig-1g.10gb", 4), &Fleet::default());
     assert_eq!(full, Err(Refusal::CountNeverFits));
+}
+
+#[test]
+fn a_layout_of_mps_shares_waits_for_a_time_slice_that_is_still_held() {
+    let (spec, status) = node("T4-16GB", r#"{"layout": [{"resource": "nvidia.com/gpu-4gb", "count": 2}]}"#);
+    let mut gpu = NodeInventory::of(&spec, &status).gpus.remove(0);
+    assert_eq!(missing(&gpu).len(), 2);
+    let shape = Shape::TimeSlicing { size_gb: SizeGb(4) };
+    gpu.slices.push(PlacedSlice { shape, occupancy: Occupancy::Taken });
+    assert_eq!(missing(&gpu), []);
 }
 
 #[test]

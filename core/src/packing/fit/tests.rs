@@ -105,6 +105,13 @@ fn a_refusal_distinguishes_full_from_impossible() {
 }
 
 #[test]
+fn an_idle_share_from_before_mig_mode_goes_for_an_instance() {
+    let node = with(node(&["H100-80GB"]), 0, Shape::mps(SizeGb(10)), Some("s0"));
+    let (_, _, source) = place(&node, "nvidia.com/mig-1g.10gb").unwrap();
+    assert_eq!(source, Source::Cut(vec!["s0".into()]));
+}
+
+#[test]
 fn several_slices_of_one_pod_are_placed_together_or_not_at_all() {
     let fit =
         fit(&node(&["H100-80GB", "H100-80GB"]), &request("nvidia.com/mig-1g.10gb", 14), &Fleet::default())

@@ -33,6 +33,7 @@ fn every_name_that_an_empty_gpu_could_serve_is_served() {
     ] {
         assert_eq!(supply.has_managed(named(name), &all()), is_served, "{name}");
     }
+    assert!(!supply.has_share(Kind::Mps, SizeGb(u32::MAX), None, &all()), "no share has this size");
 }
 
 #[test]

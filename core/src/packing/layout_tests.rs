@@ -88,6 +88,16 @@ fn a_layout_of_mps_shares_waits_for_a_time_slice_that_is_still_held() {
 }
 
 #[test]
+fn an_idle_share_that_is_not_in_the_layout_goes() {
+    let (mut spec, status) =
+        node("T4-16GB", r#"{"layout": [{"resource": "nvidia.com/gpu-4gb", "count": 2}]}"#);
+    let policy = std::mem::take(&mut spec.policy);
+    let (before, _) = reserve(&(spec, status.clone()), "nvidia.com/gpu-2gb").unwrap();
+    let idle = ledger::release(&GpuNodeSpec { policy, ..before }, &owner_in_epoch("a").uid).unwrap();
+    assert_eq!(ledger::drop_disallowed(&idle, &status).unwrap().slices, []);
+}
+
+#[test]
 fn equal_shares_and_shares_of_a_size_have_names_of_their_own() {
     let of = |rule: &str, name: &str| {
         node("T4-16GB", &format!(r#"{{{rule} "layout": [{{"resource": "{name}", "count": 1}}]}}"#))

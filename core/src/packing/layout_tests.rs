@@ -14,6 +14,12 @@ fn node(model: &str, rule: &str) -> (GpuNodeSpec, GpuNodeStatus) {
     (GpuNodeSpec { policy, ..GpuNodeSpec::default() }, node_status(&[model]))
 }
 
+/// A T4 with a layout of `count` slices of this name, beside what else `rule` says of the GPU.
+fn t4(rule: &str, name: &str, count: u32) -> (GpuNodeSpec, GpuNodeStatus) {
+    let layout = format!(r#"[{{"resource": "{name}", "count": {count}}}]"#);
+    node("T4-16GB", &format!(r#"{{{rule} "layout": {layout}}}"#))
+}
+
 const MIXED: &str = r#"{"layout": [{"resource": "nvidia.com/mig-1g.10gb", "count": 3},
     {"resource": "nvidia.com/mig-4g.40gb", "count": 1}]}"#;
 
@@ -34,16 +40,14 @@ fn a_layout_has_one_place_for_each_of_its_profiles() {
 #[test]
 fn shares_are_laid_out_within_the_gpus_limits() {
     let shares = |count: u32, percent: u32| {
-        let layout = format!(r#"[{{"resource": "nvidia.com/gpu-4gb", "count": {count}}}]"#);
-        let (spec, status) =
-            node("T4-16GB", &format!(r#"{{"mps": {{"memoryPercent": {percent}}}, "layout": {layout}}}"#));
+        let rule = format!(r#""mps": {{"memoryPercent": {percent}}},"#);
+        let (spec, status) = t4(&rule, "nvidia.com/gpu-4gb", count);
         shapes(&spec, &status).len()
     };
     assert_eq!((shares(3, 100), shares(4, 100), shares(5, 150), shares(6, 150)), (3, 0, 5, 0));
     assert_eq!(shares(u32::MAX, 400), 0);
     let one = |name: &str, rule: &str| {
-        let layout = format!(r#"{{{rule} "layout": [{{"resource": "{name}", "count": 1}}]}}"#);
-        let (spec, status) = node("T4-16GB", &layout);
+        let (spec, status) = t4(rule, name, 1);
         shapes(&spec, &status).join("")
     };
     assert_eq!(one("nvidia.com/gpu", ""), "whole GPU of 15 GB");
@@ -51,6 +55,17 @@ fn shares_are_laid_out_within_the_gpus_limits() {
     assert_eq!(one("nvidia.com/gpu.shared", r#""timeSlicing": {"replicas": 3},"#), "4gb time slice");
     let share = one("nvidia.com/gpu.mps", r#""mps": {"replicas": 3},"#);
     assert_eq!(share, "4gb MPS share with 33 % of the compute");
+}
+
+/// The node with a slice of this name that a pod reserved before the layout was set.
+fn reserved_before(
+    (mut spec, status): (GpuNodeSpec, GpuNodeStatus),
+    name: &str,
+) -> ((GpuNodeSpec, GpuNodeStatus), String) {
+    let policy = std::mem::take(&mut spec.policy);
+    let before = (spec, status);
+    let (spec, held) = reserve(&before, name).unwrap();
+    ((GpuNodeSpec { policy, ..spec }, before.1), held)
 }
 
 /// Reserves a slice for a pod of this name, and returns what it got.
@@ -79,7 +94,7 @@ fn a_pod_gets_slices_of_the_layout_only() {
 
 #[test]
 fn a_layout_of_mps_shares_waits_for_a_time_slice_that_is_still_held() {
-    let (spec, status) = node("T4-16GB", r#"{"layout": [{"resource": "nvidia.com/gpu-4gb", "count": 2}]}"#);
+    let (spec, status) = t4("", "nvidia.com/gpu-4gb", 2);
     let mut gpu = NodeInventory::of(&spec, &status).gpus.remove(0);
     assert_eq!(missing(&gpu).len(), 2);
     let shape = Shape::TimeSlicing { size_gb: SizeGb(4) };
@@ -89,22 +104,16 @@ fn a_layout_of_mps_shares_waits_for_a_time_slice_that_is_still_held() {
 
 #[test]
 fn an_idle_share_that_is_not_in_the_layout_goes() {
-    let (mut spec, status) =
-        node("T4-16GB", r#"{"layout": [{"resource": "nvidia.com/gpu-4gb", "count": 2}]}"#);
-    let policy = std::mem::take(&mut spec.policy);
-    let (before, _) = reserve(&(spec, status.clone()), "nvidia.com/gpu-2gb").unwrap();
-    let idle = ledger::release(&GpuNodeSpec { policy, ..before }, &owner_in_epoch("a").uid).unwrap();
+    let ((spec, status), _) = reserved_before(t4("", "nvidia.com/gpu-4gb", 2), "nvidia.com/gpu-2gb");
+    let idle = ledger::release(&spec, &owner_in_epoch("a").uid).unwrap();
     assert_eq!(ledger::drop_disallowed(&idle, &status).unwrap().slices, []);
 }
 
 #[test]
 fn equal_shares_and_shares_of_a_size_have_names_of_their_own() {
-    let of = |rule: &str, name: &str| {
-        node("T4-16GB", &format!(r#"{{{rule} "layout": [{{"resource": "{name}", "count": 1}}]}}"#))
-    };
     let (equal, sized) = ("nvidia.com/gpu.shared", "nvidia.com/gpu-4gb.shared");
-    let in_three = of(r#""timeSlicing": {"replicas": 3},"#, equal);
-    for ((spec, status), name, other) in [(in_three, equal, sized), (of("", sized), sized, equal)] {
+    let in_three = t4(r#""timeSlicing": {"replicas": 3},"#, equal, 1);
+    for ((spec, status), name, other) in [(in_three, equal, sized), (t4("", sized, 1), sized, equal)] {
         let node = NodeInventory::of(&spec, &status);
         let given = |name: &str| {
             let fit = fit(&node, &request_sized(name.parse().unwrap(), SizeGb(4), 1), &Fleet::default())?;
@@ -117,11 +126,8 @@ fn equal_shares_and_shares_of_a_size_have_names_of_their_own() {
 
 #[test]
 fn a_layout_is_cut_beside_slices_that_are_still_held() {
-    let (mut spec, status) = node("H100-80GB", MIXED);
-    let policy = std::mem::take(&mut spec.policy);
-    let (before, held) = reserve(&(spec, status.clone()), "nvidia.com/mig-2g.20gb").unwrap();
+    let ((laid_out, status), held) = reserved_before(node("H100-80GB", MIXED), "nvidia.com/mig-2g.20gb");
     assert_eq!(held, "2g.20gb at 4:2");
-    let laid_out = GpuNodeSpec { policy, ..before };
     assert_eq!(ledger::drop_disallowed(&laid_out, &status), None, "a pod has reserved it");
     let with = ledger::keep_warm(&laid_out, &status, &BTreeSet::new(), &Fleet::default()).unwrap();
     let shapes = |spec: &GpuNodeSpec| spec.slices.iter().map(|s| s.shape.to_string()).collect::<Vec<_>>();

@@ -74,9 +74,9 @@ fn a_gpu_that_a_slice_of_another_name_has_taken_is_replaced() {
     status.gpus[0].peers = vec![Peer { index: 1, nvlinks: 4, pcie: None }];
     let node = NodeInventory::of(&GpuNodeSpec::default(), &status);
     let mut pod = request_sized(ResourceName::Whole, SizeGb(14), 1);
-    let (first, share) = (pod.containers[0].clone(), request("nvidia.com/gpu-14gb.shared", 1));
-    pod.containers.push(ContainerRequest { name: "share".to_owned(), ..share.containers[0].clone() });
-    pod.containers.push(ContainerRequest { name: "last".to_owned(), ..first });
+    let share = ContainerRequest::of(ResourceName::TimeSlicing(SizeGb(14)), SizeGb(14));
+    pod.containers.push(ContainerRequest { name: "share".to_owned(), ..share });
+    pod.containers.push(ContainerRequest { name: "last".to_owned(), ..pod.containers[0].clone() });
     check(&node, &pod, &["GPU-0", "GPU-1", "GPU-2"]);
 }
 

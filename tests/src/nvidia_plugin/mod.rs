@@ -14,7 +14,7 @@
 //! | event | plugin | allocatable | labels |
 //! |---|---|---|---|
 //! | another layout by label | reloads at once (SIGHUP) | correct at the next status tick | follow with discovery's reload |
-//! | a pod of NVIDIA's starts | on the **default** layout, then gets the node's | the default's for a moment | likewise |
+//! | a pod of NVIDIA's starts | on the **default** layout, then gets the node's; seldom on the node's at once (config-manager reads the label before its first sync or after it) | the default's for a moment | likewise |
 //! | no key `default`, no default configured | does not start, even with a label | stays | stay |
 //! | a missing key | runs on, until config-manager restarts and chooses the default | the default's | the default's |
 //! | a layout changes under its key | gets no signal | stays | stay until discovery gets a signal |

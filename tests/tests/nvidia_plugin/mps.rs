@@ -35,6 +35,11 @@ async fn replicas_under_mps_are_offered_once_the_daemon_has_its_limits() {
     unshown.may_end(&NvidiaPod::MpsDaemon.sidecar());
     node.until_allocatable(&[("gpu", "2")]).await.unwrap();
     unshown.until_allocatable(&[("gpu", "1")]).await.unwrap();
+    // Its daemon starts before a layout is chosen. Otherwise config-manager in its init container may already read
+    // the chosen one, and nothing is left to signal.
+    until_labels(&unshown, &[("mps.capable", "false")]).await;
+    unshown.set_label("nvidia.com/mps.capable", Some("true")).await.unwrap();
+    unshown.until_says(NvidiaPod::MpsDaemon.program(), "No devices are configured for MPS").await.unwrap();
 
     node.choose(Some("mps-4")).await.unwrap();
     unshown.choose(Some("mps-4")).await.unwrap();

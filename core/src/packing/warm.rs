@@ -8,7 +8,6 @@ use crate::contract::{ContainerRequest, MigPart, Shape, WarmSlices};
 use crate::inventory::{GpuInventory, NodeInventory, Occupancy};
 use crate::kind::Kind;
 use crate::names::GpuUuid;
-use crate::request::Role;
 use crate::resource::ResourceName;
 use crate::units::SizeGb;
 use std::collections::BTreeSet;
@@ -109,17 +108,6 @@ fn requests(node: &NodeInventory, name: ResourceName) -> Vec<ContainerRequest> {
         ResourceName::Whole => node.gpus.iter().map(|gpu| gpu.memory.nominal()).collect(),
         _ => BTreeSet::from([name.size().unwrap_or(SizeGb(1))]),
     };
-    let request = |size_gb| ContainerRequest {
-        name: String::new(),
-        role: Role::App,
-        size_gb,
-        profile,
-        count: 1,
-        resource: name,
-        kinds: Vec::new(),
-        memory: None,
-        compute: None,
-        distinct_gpus: false,
-    };
+    let request = |size_gb| ContainerRequest { profile, ..ContainerRequest::of(name, size_gb) };
     sizes.into_iter().map(request).collect()
 }

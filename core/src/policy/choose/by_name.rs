@@ -135,10 +135,8 @@ impl Choosing<'_> {
             if named.resource == ResourceName::MpsReplica {
                 return container.count == 1;
             }
-            let asked = Asked::of(named.size);
-            let Some(kind) = named.resource.kind() else { return false };
-            let gives = self.supply.fixed(kind, &asked, container.count, &named.gpus);
-            gives.contains(&named.resource)
+            let gives = |kind| self.supply.fixed(kind, &Asked::of(named.size), container.count, &named.gpus);
+            named.resource.kind().is_some_and(|kind| gives(kind).contains(&named.resource))
         };
         let fitting = || offered.iter().find(is_for_one);
         let found = fitting().or(plain.as_ref().filter(|plain| plain.served));

@@ -57,3 +57,19 @@ fn profile(laid_out: LaidOut) -> Option<(Profile, u32)> {
         _ => None,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_gpu_has_a_share_for_each_gib_at_most() {
+        let shares = |count: u32| {
+            let layout = format!(r#"[{{"resource": "nvidia.com/gpu-1gb.shared", "count": {count}}}]"#);
+            let rule: GpuRule = serde_json::from_str(&format!(r#"{{"layout": {layout}}}"#)).unwrap();
+            let shapes = laid_out(&rule, &MigTable::new(vec![]), MemoryMib(4096), MemoryMib(0), None);
+            shapes.map(|shapes| shapes.len())
+        };
+        assert_eq!((shares(4), shares(5)), (Some(4), None));
+    }
+}

@@ -67,14 +67,16 @@ mod tests {
 
     #[test]
     fn a_share_may_take_all_the_memory_of_a_gpu_and_no_more() {
-        let are_within = |memory: u64, gb: &[u32]| {
+        let are_within = |memory: u64, percent: u16, gb: &[u32]| {
             let shapes: Vec<_> =
                 gb.iter().map(|gb| Shape::Mps { size_gb: SizeGb(*gb), compute: None }).collect();
-            let (rule, beside) = (GpuRule::default(), MemoryMib(1024));
-            are_within(&rule, Kind::Mps, MemoryMib(memory + 1024), beside, Some(2), &shapes)
+            let mut rule = GpuRule::default();
+            rule.mps.memory_percent = percent.try_into().unwrap();
+            are_within(&rule, Kind::Mps, MemoryMib(memory + 1024), MemoryMib(1024), Some(2), &shapes)
         };
-        assert!(are_within(4096, &[4]) && !are_within(4095, &[4]));
-        assert!(are_within(4096, &[1, 3]) && !are_within(4096, &[2, 3]));
-        assert!(!are_within(4096, &[1, 1, 1]), "the number of shares is limited");
+        assert!(are_within(4096, 100, &[4]) && !are_within(4095, 100, &[4]));
+        assert!(are_within(4096, 100, &[1, 3]) && !are_within(4096, 100, &[2, 3]));
+        assert!(are_within(4096, 200, &[4, 4]) && !are_within(4096, 200, &[1, 5]));
+        assert!(!are_within(4096, 100, &[1, 1, 1]), "the number of shares is limited");
     }
 }

@@ -172,6 +172,23 @@ fn a_part_is_destroyed_only_if_it_is_idle_undesired_and_in_the_way() {
 }
 
 #[test]
+fn an_idle_instance_beside_the_desired_one_goes_only_if_another_is_missing() {
+    let mut observed = divided(&[], &[]);
+    let instance = h100_shape("1g.10gb", 0).instance().unwrap();
+    observed.gpus[0].instances.push(ObservedInstance {
+        instance,
+        held: false,
+        parts: vec![],
+        replicas: vec![],
+    });
+    let destroy = || vec![Step::Destroy { gpu: GpuUuid::new("GPU-0"), instance, part: None }];
+    let (there, missing) = (h100_shape("3g.40gb", 4), h100_shape("2g.20gb", 0));
+    let text = "1g.10gb at 0:1 on GPU-0 is destroyed for nothing";
+    assert_eq!(verdict(&observed, &wanted(&[there]), destroy()), text);
+    assert_eq!(verdict(&observed, &wanted(&[there, missing]), destroy()), "");
+}
+
+#[test]
 fn an_instance_with_replicas_goes_after_them() {
     let instance = h100_shape("3g.40gb", 4).instance().unwrap();
     let gpu = || GpuUuid::new("GPU-0");

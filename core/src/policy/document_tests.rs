@@ -47,6 +47,7 @@ fn a_policy_that_leaves_something_to_ask_for_is_valid() {
         json!({}),
         json!({"sizes": {"minGb": 5, "maxGb": 40, "stepGb": 5}}),
         json!({"sizes": {"maxGb": 10, "stepGb": 10}}),
+        json!({"sizes": {"maxGb": 1}}),
         json!({"sizes": {"maxGb": 1000}}),
         json!({"maxPerPod": {"memoryGb": 80, "slices": 2}, "quota": {"memoryGb": 80, "slices": 2}}),
         json!({"match": {"namespaces": ["team-*", "*"], "labels": {"example.com/team": "", "tier": "a_b.c"}}}),

@@ -73,6 +73,13 @@ fn a_slice_leaves_its_best_place_to_slices_that_must_be_on_different_gpus() {
 }
 
 #[test]
+fn several_slices_of_one_name_leave_their_best_place_too() {
+    let two = taken(&["L40S-48GB", "T4-16GB"], &[2, 0]);
+    let found = placed(&two, &[(10, 1, false), (10, 1, false), (8, 2, true)]).unwrap();
+    assert_eq!(gpus(&found), ["GPU-0", "GPU-0", "GPU-0", "GPU-1"]);
+}
+
+#[test]
 fn all_slices_of_the_name_are_on_different_gpus() {
     let four = node(&["T4-16GB"; 4]);
     let found = placed(&four, &[(4, 2, true), (4, 1, false), (5, 1, false)]).unwrap();

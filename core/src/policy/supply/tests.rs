@@ -109,6 +109,8 @@ fn what_nvidias_plugin_serves_changes_the_supply_where_kerf_does_not_manage_the_
     assert!(index.remove(&"a".into()));
     assert!(index.show_static("a".into(), None));
     assert!(!index.claim("b".into()) && !index.show_static("b".into(), shared(1)));
+    assert!(!index.claim("c".into()) && !index.remove(&"c".into()), "it offers nothing");
+    assert!(index.show_static("d".into(), shared(1)) && !index.remove(&"d".into()), "it has no GpuNode");
 }
 
 #[test]

@@ -126,4 +126,10 @@ mod tests {
         assert!(Placement { start: 2, size: 2 }.overlaps(Placement { start: 3, size: 1 }));
         assert!(!Placement { start: 2, size: 2 }.overlaps(Placement { start: 4, size: 4 }));
     }
+
+    #[test]
+    fn a_gpu_without_profiles_has_no_slices() {
+        let none = MigTable::new(vec![]);
+        assert_eq!((none.compute(), none.axis()), (0, 0));
+    }
 }

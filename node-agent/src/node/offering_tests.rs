@@ -1,5 +1,6 @@
 //! Tests which of several unlike slices of one name the kubelet is offered, and for which pod.
 
+use super::events::NodeEvent;
 use super::tests::{ONE, Scene, admitted, devices, grants, mig, slice, wanted};
 use kerf_core::contract::{GpuNodeStatus, Shape, SliceState};
 
@@ -80,4 +81,22 @@ fn an_allocation_keeps_other_slices_waiting_until_its_pod_is_admitted() {
     assert_eq!(slice(&scene.decide().status, "s2").state, SliceState::Waiting);
     scene.allocate("a", ONE, device.as_str());
     assert_eq!(slice(&scene.settle(), "s2").state, SliceState::Ready);
+}
+
+#[test]
+fn only_a_holder_without_a_reservation_is_a_mismatch() {
+    let holds_anothers = |pod: &str| {
+        let mut scene = Scene::new(&["H100-80GB"]);
+        scene.want(vec![wanted("s1", small(0), Some(("a", ONE))), wanted("s2", small(3), Some(("b", ONE)))]);
+        let device = slice(&scene.settle(), "s2").device.clone().unwrap();
+        scene.allocate(pod, ONE, device.as_str());
+        scene.settle();
+        let mismatch = |event: &NodeEvent| match event {
+            NodeEvent::Mismatch { pod, .. } => Some(pod.name.clone()),
+            _ => None,
+        };
+        scene.reported.iter().filter_map(mismatch).collect::<Vec<_>>()
+    };
+    assert_eq!(holds_anothers("a"), Vec::<String>::new(), "it has reserved the equal slice beside it");
+    assert_eq!(holds_anothers("c"), ["c"]);
 }

@@ -250,6 +250,21 @@ mod tests {
     }
 
     #[test]
+    fn annotations_get_the_name_of_the_container_that_they_meant_while_it_is_there() {
+        let annotations = |containers: &[&str]| {
+            let mut pod = pod(json!({}), &document(json!({})));
+            pod["metadata"]["annotations"][keys::GPU_MEMORY] = json!("10Gi");
+            pod["spec"]["containers"] = containers.iter().map(|name| json!({"name": name})).collect();
+            let restored = restored(&pod);
+            let view = serde_json::from_value(restored.pod.clone().into_owned()).unwrap();
+            restored.with_names(&view).map(|named| json!(named.metadata.annotations))
+        };
+        let named = json!({"kerf.dev/gpu-memory.main": "10Gi", "note": "stays"});
+        assert_eq!(annotations(&["injected", "main"]), Some(named));
+        assert_eq!(annotations(&["renamed"]), None);
+    }
+
+    #[test]
     fn a_limit_that_kerf_did_not_give_stays() {
         let limits = json!({"nvidia.com/mig-7g.80gb": "1"});
         for text in [document(json!({"main": {"gpu-10gb": "1"}})), json!({}), json!("no document")] {

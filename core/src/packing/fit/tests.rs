@@ -1,7 +1,7 @@
 use super::*;
-use crate::contract::GpuNodeSpec;
+use crate::contract::{GpuNodeSpec, MigPart};
 use crate::ledger;
-use crate::mig::{Geometry, Profile};
+use crate::mig::{ComputeInstance, Geometry, Profile};
 use crate::request::Role;
 use crate::testing::{gpu_uuid, h100_shape, node_status, owner_in_epoch, request, request_sized};
 use crate::units::{MemoryMib, SizeGb};
@@ -50,6 +50,18 @@ fn idle_slices_make_room_for_a_bigger_one() {
     let (_, shape, source) = place(&small, "nvidia.com/mig-3g.40gb").unwrap();
     assert_eq!(shape, "3g.40gb at 4:4");
     assert_eq!(source, Source::Cut(["s4", "s5", "s6"].map(SliceId::new).to_vec()));
+}
+
+#[test]
+fn only_idle_slices_at_its_place_go_for_a_compute_instance() {
+    let instance = h100_shape("3g.40gb", 4).instance().unwrap();
+    let part = |start| Shape::of_instance(instance, MigPart::Compute(ComputeInstance { start, compute: 1 }));
+    let shared = with(with(node(&["H100-80GB"]), 0, part(2), None), 0, part(0), Some("at its place"));
+    let mut node = with(shared, 0, h100_shape("1g.10gb", 0), Some("elsewhere"));
+    node.gpus[0].rule.compute_instances = true;
+    let (_, shape, source) = place(&node, "nvidia.com/mig-2c.3g.40gb").unwrap();
+    assert_eq!(shape, "2c.3g.40gb at 4:4, compute 0");
+    assert_eq!(source, Source::Cut(vec![SliceId::new("at its place")]));
 }
 
 #[test]

@@ -52,7 +52,7 @@ pub struct TermCollector {
 
 /// What is read from the index under its lock, so that encoding happens without it.
 struct Seen {
-    promises: [(ReservationState, usize); 3],
+    reservations: [(ReservationState, usize); 3],
     pending: Vec<Pending>,
     conditions: BTreeMap<(&'static str, &'static str), usize>,
     managed: usize,
@@ -65,7 +65,7 @@ impl Seen {
         let pending = index.scheduling().pending();
         let statistics = index.statistics();
         Self {
-            promises: statistics.reservation_counts(),
+            reservations: statistics.reservation_counts(),
             pending,
             conditions: statistics.condition_counts(),
             managed: statistics.managed_nodes(),
@@ -119,8 +119,8 @@ impl TermCollector {
         let seen = term.with(Seen::of);
         let room = self.unused_room(&seen.pending, Instant::now());
         let help = "Pods with reserved slices, by the state of the reservation";
-        let promises = seen.promises.map(|(state, count)| (StateLabels { state }, count));
-        gauges(encoder, "kerf_extender_reservations", help, promises)?;
+        let reservations = seen.reservations.map(|(state, count)| (StateLabels { state }, count));
+        gauges(encoder, "kerf_extender_reservations", help, reservations)?;
         let help = "Slices of admitted pods that have no reservation yet and could get one, by resource name";
         let slices = pending_slices(&seen.pending);
         let slices = slices.iter().map(|(name, count)| ([("resource", name.to_string())], *count));

@@ -13,7 +13,7 @@ pub enum MemoryState {
     /// In slices that pods hold.
     Held,
     /// In slices that are reserved, being made, or failed.
-    Promised,
+    Reserved,
     /// In slices that no pod holds or has reserved.
     Idle,
     /// In no slice, but a slice could be cut from it.
@@ -28,14 +28,14 @@ pub enum MemoryState {
 impl MemoryState {
     /// All states that memory can have.
     pub const ALL: [Self; 6] =
-        [Self::Held, Self::Promised, Self::Idle, Self::Free, Self::Unusable, Self::Outside];
+        [Self::Held, Self::Reserved, Self::Idle, Self::Free, Self::Unusable, Self::Outside];
 
     /// The value of the metrics' label.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Held => "held",
-            Self::Promised => "promised",
+            Self::Reserved => "promised",
             Self::Idle => "idle",
             Self::Free => "free",
             Self::Unusable => "unusable",
@@ -82,7 +82,7 @@ fn state(slice: &SliceStatus) -> MemoryState {
         SliceState::Idle => MemoryState::Idle,
         SliceState::Held => MemoryState::Held,
         SliceState::Preparing | SliceState::Waiting | SliceState::Ready | SliceState::Failed => {
-            MemoryState::Promised
+            MemoryState::Reserved
         }
     }
 }
@@ -146,8 +146,8 @@ mod tests {
     #[test]
     fn seven_small_instances_leave_an_eighth_of_the_gpu_unusable() {
         let seven: Vec<_> = (0..7).map(|start| (h100_shape("1g.10gb", start), start < 5)).collect();
-        let [held, promised, idle, free, unusable, outside] = states("H100-80GB", &seven, |_| ());
-        assert_eq!([held, promised, idle, free, outside], [51_200, 0, 20_480, 0, 0]);
+        let [held, reserved, idle, free, unusable, outside] = states("H100-80GB", &seven, |_| ());
+        assert_eq!([held, reserved, idle, free, outside], [51_200, 0, 20_480, 0, 0]);
         assert_eq!(unusable, 81_559 - 71_680);
     }
 

@@ -188,7 +188,7 @@ fn a_gpu_has_no_more_mps_shares_than_its_server_takes_clients() {
     assert_eq!(refused, ["s1: the GPU has as many MPS shares as its server takes clients"]);
 }
 
-fn promised(mut slice: WantedSlice) -> WantedSlice {
+fn reserved(mut slice: WantedSlice) -> WantedSlice {
     slice.reservation = Some(Reservation {
         uid: PodUid::new("u"),
         namespace: "ns".into(),
@@ -205,7 +205,7 @@ fn promised(mut slice: WantedSlice) -> WantedSlice {
 #[test]
 fn a_slice_of_any_shape_may_be_reserved_under_a_neutral_name() {
     let neutral = |shape| {
-        let mut slice = promised(wanted(&[shape]).remove(0));
+        let mut slice = reserved(wanted(&[shape]).remove(0));
         slice.reservation.as_mut().unwrap().resource = "kerf.dev/gpu-10gb".parse().unwrap();
         let text = serde_json::to_string(&slice).unwrap();
         assert_eq!(serde_json::from_str::<WantedSlice>(&text).unwrap(), slice);
@@ -232,8 +232,8 @@ fn the_mode_is_switched_once_nothing_is_held_or_reserved() {
     let mut half_idle = gpu(&[(shape, true), (h100_shape("1g.10gb", 0), false)]);
     half_idle.gpus[0].allowed.switch_to = Some(false);
     assert_eq!(steps(&half_idle, &[]).0, Vec::<String>::new(), "one of two is held");
-    let promised = vec![promised(wanted(&[shape]).remove(0))];
-    assert_eq!(steps(&switching(false), &promised).0, Vec::<String>::new());
+    let slices = vec![reserved(wanted(&[shape]).remove(0))];
+    assert_eq!(steps(&switching(false), &slices).0, Vec::<String>::new());
     let both = ["destroy 1g.10gb at 6:1 on GPU-0", "switch MIG mode off on GPU-0"];
     assert_eq!(steps(&switching(false), &wanted(&[shape])).0, both, "no pod loses an idle slice");
     let switch =

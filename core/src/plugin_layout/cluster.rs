@@ -56,7 +56,7 @@ impl<'s> Cluster<'s> {
             let by_hand = || named(self.seen.policies, layout_of(node.labels.get(CONFIG)?));
             let by_hand = || by_hand().filter(|_| !is_managed(&node.labels));
             let Some(chosen) = self.chosen(name).or_else(by_hand) else { return false };
-            Self::gpus(node).is_some_and(|gpus| chosen.layout.promise(&gpus).is_ok())
+            Self::gpus(node).is_some_and(|gpus| chosen.layout.expected(&gpus).is_ok())
         })
     }
 
@@ -65,7 +65,7 @@ impl<'s> Cluster<'s> {
         let of_layout = |layout: &'s str| {
             self.seen.nodes.iter().filter_map(move |(node, seen)| {
                 let chosen = self.chosen(node).filter(|chosen| chosen.name == layout)?;
-                chosen.layout.promise(&Self::gpus(seen)?).ok()?;
+                chosen.layout.expected(&Self::gpus(seen)?).ok()?;
                 let strategy = chosen.layout.mig_strategy;
                 (strategy != MigStrategy::None).then_some(Wish { node, layout, strategy })
             })

@@ -97,7 +97,7 @@ fn leaves_whole(config: &str) -> bool {
 
 impl PluginLayout {
     /// The allocatable that this layout should yield on these GPUs, or why they cannot have it.
-    pub fn promise(&self, gpus: &NodeGpus) -> Result<ExpectedAllocatable, Unfit> {
+    pub fn expected(&self, gpus: &NodeGpus) -> Result<ExpectedAllocatable, Unfit> {
         self.fits(gpus)?;
         let (replicas, renamed) = self.sharing.replicas();
         let name = |plain: String| if renamed { plain + SHARED } else { plain };
@@ -169,7 +169,7 @@ fn most(gpus: &NodeGpus, profile: Profile) -> Option<u64> {
 impl ExpectedAllocatable {
     /// Whether a node with this allocatable advertises the expected devices.
     #[must_use]
-    pub fn is_kept_by(&self, allocatable: &BTreeMap<String, u64>) -> bool {
+    pub fn is_met_by(&self, allocatable: &BTreeMap<String, u64>) -> bool {
         let mut shown = allocatable.iter().filter(|(name, count)| is_plugin_resource(name) && **count > 0);
         match self {
             Self::Counts(counts) => {

@@ -39,7 +39,7 @@ fn a_layout_predicts_the_allocatable() {
         (layout(mixed, None, Sharing::None), "devices nvidia.com/…"),
         (layout(single, None, sliced(2, false)), "devices nvidia.com/gpu in multiples of 2"),
     ] {
-        assert_eq!(layout.promise(&a100("2")).unwrap().to_string(), expected, "{layout:?}");
+        assert_eq!(layout.expected(&a100("2")).unwrap().to_string(), expected, "{layout:?}");
     }
 }
 
@@ -51,30 +51,33 @@ fn unfit_gpus_are_refused_with_the_reason() {
     let unknown = gpus("NVIDIA-X1", "9", "0");
     let incapable = NodeGpus { mig_capable: Some(false), ..unknown.clone() };
     let refused = [
-        layout(single, Some("all-1g.10gb"), Sharing::None).promise(&t4),
-        layout(mixed, None, Sharing::None).promise(&incapable),
-        layout(mixed, Some("all-1g.5gb"), Sharing::None).promise(&a100("1")),
-        mps(4).promise(&gpus("Tesla-P100", "6", "0")),
-        mps(17).promise(&gpus("Tesla-V100", "7", "0")),
+        layout(single, Some("all-1g.10gb"), Sharing::None).expected(&t4),
+        layout(mixed, None, Sharing::None).expected(&incapable),
+        layout(mixed, Some("all-1g.5gb"), Sharing::None).expected(&a100("1")),
+        mps(4).expected(&gpus("Tesla-P100", "6", "0")),
+        mps(17).expected(&gpus("Tesla-V100", "7", "0")),
     ];
     let texts: Vec<_> = refused.into_iter().map(|refused| refused.unwrap_err().to_string()).collect();
     insta::assert_snapshot!(texts.join("\n"));
-    assert!(mps(48).promise(&t4).is_ok());
+    assert!(mps(48).expected(&t4).is_ok());
     assert!(
-        layout(mixed, Some("all-1g.10gb"), Sharing::None).promise(&unknown).is_ok(),
+        layout(mixed, Some("all-1g.10gb"), Sharing::None).expected(&unknown).is_ok(),
         "it may be a new one"
     );
     let labels = labels(&[(PRODUCT, "NVIDIA-X1"), (MIG_CAPABLE, "true")]);
     let new = NodeGpus::of(&labels, &numbers(&[]), "b").unwrap();
-    assert_eq!(layout(mixed, None, Sharing::None).promise(&new).unwrap().to_string(), "devices nvidia.com/…");
+    assert_eq!(
+        layout(mixed, None, Sharing::None).expected(&new).unwrap().to_string(),
+        "devices nvidia.com/…"
+    );
 }
 
 #[test]
-fn a_promise_is_kept_if_the_node_shows_exactly_that() {
+fn expected_devices_are_there_if_the_node_shows_exactly_those() {
     let eight = ExpectedAllocatable::Counts(numbers(&[("nvidia.com/gpu", 8)]));
     let some = ExpectedAllocatable::Some { prefix: "nvidia.com/mig-".to_owned(), shared: false, multiple: 2 };
     let renamed = ExpectedAllocatable::Some { prefix: GPU.to_owned(), shared: true, multiple: 4 };
-    for (promise, allocatable, kept) in [
+    for (expected, allocatable, kept) in [
         (&eight, &[("nvidia.com/gpu", 8), ("cpu", 4), ("nvidia.com/gpu-10gb", 1)][..], true),
         (&eight, &[("nvidia.com/gpu", 8), ("nvidia.com/gpu.shared", 0)], true),
         (&eight, &[("nvidia.com/gpu", 8), ("nvidia.com/mig-1g.10gb", 7)], false),
@@ -88,6 +91,6 @@ fn a_promise_is_kept_if_the_node_shows_exactly_that() {
         (&renamed, &[("nvidia.com/gpu-10gb.shared", 4)], false),
         (&renamed, &[("nvidia.com/gpu", 4)], false),
     ] {
-        assert_eq!(promise.is_kept_by(&numbers(allocatable)), kept, "{promise:?} {allocatable:?}");
+        assert_eq!(expected.is_met_by(&numbers(allocatable)), kept, "{expected:?} {allocatable:?}");
     }
 }

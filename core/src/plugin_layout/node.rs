@@ -238,7 +238,7 @@ fn due(
         Some(record) => match chosen {
             None if !around.may_remove && record.is_applying() => applying(node, record, None, around),
             None if !around.may_remove => {
-                NodeDecision::of(shows(node, &record.layout, &record.promise, None))
+                NodeDecision::of(shows(node, &record.layout, &record.expected, None))
             }
             None => removed(node, record, around),
             Some(chosen) if record.layout == chosen.name && record.digest == chosen.layout.digest() => {
@@ -277,9 +277,9 @@ fn unrecorded(
 /// A node whose label an admin has set to one of kerf's keys: kerf reports its state, and changes nothing.
 fn watched(node: &SeenNode, layout: Chosen<'_>) -> NodeDecision {
     let Some(gpus) = gpus(node) else { return NodeDecision::default() };
-    match layout.layout.promise(&gpus) {
+    match layout.layout.expected(&gpus) {
         Err(why) => NodeDecision::conflict(Conflict::Unfit { layout: layout.name.to_owned(), why }),
-        Ok(promise) => NodeDecision::of(shows(node, layout.name, &promise, Some(layout.layout))),
+        Ok(expected) => NodeDecision::of(shows(node, layout.name, &expected, Some(layout.layout))),
     }
 }
 
@@ -291,22 +291,26 @@ fn gpus(node: &SeenNode) -> Option<NodeGpus> {
 fn shows(
     node: &SeenNode,
     name: &str,
-    promise: &ExpectedAllocatable,
+    expected: &ExpectedAllocatable,
     layout: Option<&PluginLayout>,
 ) -> LayoutState {
     let layout_name = name.to_owned();
-    if promise.is_kept_by(&node.allocatable)
-        && layout.is_none_or(|layout| is_shared_as_planned(node, promise, layout))
+    if expected.is_met_by(&node.allocatable)
+        && layout.is_none_or(|layout| is_shared_as_planned(node, expected, layout))
     {
-        return LayoutState::InForce { layout: layout_name, promise: promise.to_string() };
+        return LayoutState::InForce { layout: layout_name, expected: expected.to_string() };
     }
-    LayoutState::Short { layout: layout_name, promise: promise.to_string(), shown: shown(&node.allocatable) }
+    LayoutState::Short {
+        layout: layout_name,
+        expected: expected.to_string(),
+        shown: shown(&node.allocatable),
+    }
 }
 
 /// Whether GPU feature discovery, if present, reports the layout's way of sharing. Name and count alone cannot
 /// distinguish four time slices from four MPS shares.
-fn is_shared_as_planned(node: &SeenNode, promise: &ExpectedAllocatable, layout: &PluginLayout) -> bool {
-    let ExpectedAllocatable::Counts(counts) = promise else { return true };
+fn is_shared_as_planned(node: &SeenNode, expected: &ExpectedAllocatable, layout: &PluginLayout) -> bool {
+    let ExpectedAllocatable::Counts(counts) = expected else { return true };
     let expected = match layout.sharing {
         Sharing::None => "none",
         Sharing::TimeSlicing { .. } => "time-slicing",
@@ -334,8 +338,8 @@ fn begin(
             NodeDecision::default()
         };
     };
-    let promise = match chosen.layout.promise(&gpus) {
-        Ok(promise) => promise,
+    let expected = match chosen.layout.expected(&gpus) {
+        Ok(expected) => expected,
         Err(why) => return NodeDecision::conflict(Conflict::Unfit { layout: name(), why }),
     };
     let preparing = |what| NodeDecision::of(LayoutState::Preparing { layout: name(), what });
@@ -364,11 +368,11 @@ fn begin(
     let mig_had_failed = mig_state(node) == Some("failed");
     // Devices that were there before the change are no proof that the plugin has followed it.
     let is_kept =
-        matches!(shows(node, chosen.name, &promise, Some(chosen.layout)), LayoutState::InForce { .. });
+        matches!(shows(node, chosen.name, &expected, Some(chosen.layout)), LayoutState::InForce { .. });
     let lag = is_kept.then(|| Lag::begin(node, &set, around.now));
     let state = LayoutState::Applying {
         layout: name(),
-        promise: promise.to_string(),
+        expected: expected.to_string(),
         shown: shown(&node.allocatable),
     };
     let record = NodeRecord {
@@ -376,7 +380,7 @@ fn begin(
         digest: chosen.layout.digest(),
         node: gpus.fingerprint,
         progress: Progress::Applying { since: around.now, mig_had_failed },
-        promise,
+        expected,
         set: set.clone(),
         previous,
         before,
@@ -393,7 +397,7 @@ pub(super) fn mig_state(node: &SeenNode) -> Option<&str> {
 fn begun(node: &SeenNode, record: NodeRecord, chosen: Chosen<'_>, around: &Around<'_>) -> NodeDecision {
     match &record.progress {
         Progress::Applied => {
-            let seen = shows(node, &record.layout, &record.promise, Some(chosen.layout));
+            let seen = shows(node, &record.layout, &record.expected, Some(chosen.layout));
             match (&seen, &around.gate) {
                 (LayoutState::Short { .. }, Gate::Conflict(conflict @ Conflict::Strategies { .. })) => {
                     NodeDecision::conflict(conflict.clone())
@@ -423,7 +427,7 @@ fn applying(
     let Progress::Applying { mig_had_failed, .. } = record.progress else {
         return NodeDecision::default();
     };
-    let seen = shows(node, &record.layout, &record.promise, layout);
+    let seen = shows(node, &record.layout, &record.expected, layout);
     let cuts = layout.map_or(record.set.mig.is_some(), |layout| layout.mig_config.is_some());
     let mig = mig_state(node).filter(|_| cuts);
     let is_cutting = matches!(mig, Some("pending" | "rebooting" | "failed"));
@@ -437,10 +441,10 @@ fn applying(
         let config = record.set.mig.clone().unwrap_or_default();
         return failed(node, record, Failure::MigManager { config }, around);
     }
-    let (promise, shown) = (record.promise.to_string(), shown(&node.allocatable));
+    let (expected, shown) = (record.expected.to_string(), shown(&node.allocatable));
     if around.age(&record) >= around.timeout_seconds {
         let why = Failure::TimedOut { seconds: around.timeout_seconds, shown };
         return failed(node, record, why, around);
     }
-    NodeDecision::of(LayoutState::Applying { layout: record.layout, promise, shown })
+    NodeDecision::of(LayoutState::Applying { layout: record.layout, expected, shown })
 }

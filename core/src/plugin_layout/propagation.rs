@@ -42,12 +42,12 @@ impl Lag {
     /// The same after a rollback: the plugin may start once more with the former labels before it reads the new ones.
     pub(super) fn has_left(
         &self,
-        promise: &ExpectedAllocatable,
+        expected: &ExpectedAllocatable,
         node: &SeenNode,
         age: u64,
         timeout: u64,
     ) -> bool {
-        let is_left = is_long(age, timeout) || !promise.is_kept_by(&node.allocatable);
+        let is_left = is_long(age, timeout) || !expected.is_met_by(&node.allocatable);
         is_left && self.is_over(node, age, timeout)
     }
 
@@ -117,9 +117,9 @@ mod tests {
     #[test]
     fn a_plugin_that_starts_with_the_former_labels_has_not_followed() {
         let lag = Lag::begin(&node("success", 0), &PluginLabels::default(), 1000);
-        let promise = ExpectedAllocatable::Counts([("nvidia.com/gpu".to_owned(), 4)].into());
+        let expected = ExpectedAllocatable::Counts([("nvidia.com/gpu".to_owned(), 4)].into());
         for (devices, after, has_left) in [(4, 59, false), (1, 1, true), (4, 60, true)] {
-            let found = lag.has_left(&promise, &node("success", devices), after, 180);
+            let found = lag.has_left(&expected, &node("success", devices), after, 180);
             assert_eq!(found, has_left, "{devices} devices after {after} s");
         }
     }

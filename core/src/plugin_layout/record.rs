@@ -76,7 +76,8 @@ pub struct NodeRecord {
     /// How far the change is.
     pub progress: Progress,
     /// The allocatable that the layout should yield on this node.
-    pub promise: ExpectedAllocatable,
+    #[serde(rename = "promise")]
+    pub expected: ExpectedAllocatable,
     /// The labels that kerf has written.
     pub set: PluginLabels,
     /// The labels before this change; a failure restores them.
@@ -139,7 +140,7 @@ mod tests {
             digest: "d".to_owned(),
             node: "n".to_owned(),
             progress: Progress::Applying { since: 7, mig_had_failed: false },
-            promise: ExpectedAllocatable::Counts([("nvidia.com/gpu".to_owned(), 4)].into()),
+            expected: ExpectedAllocatable::Counts([("nvidia.com/gpu".to_owned(), 4)].into()),
             set: PluginLabels { config: Some("a".to_owned()), mig: None },
             previous: PluginLabels::default(),
             before: PluginLabels::default(),

@@ -71,7 +71,7 @@ pub(super) fn has_followed(node: &SeenNode, record: &NodeRecord, around: &Around
         if record.is_applying() {
             lag.is_over(node, age, timeout)
         } else {
-            lag.has_left(&record.promise, node, age, timeout)
+            lag.has_left(&record.expected, node, age, timeout)
         }
     })
 }

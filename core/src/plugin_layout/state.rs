@@ -171,22 +171,22 @@ impl std::fmt::Display for Pods {
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum LayoutState {
     /// The node advertises the layout's devices.
-    #[error("layout {layout} is in force: {promise}")]
+    #[error("layout {layout} is in force: {expected}")]
     InForce {
         /// The name of the layout.
         layout: String,
         /// The devices that the node advertises.
-        promise: String,
+        expected: String,
     },
     /// The layout was in force, and the node now advertises other devices.
     #[error(
-        "layout {layout} should yield {promise}, and the node shows {shown}; see the log of NVIDIA's device plugin on the node"
+        "layout {layout} should yield {expected}, and the node shows {shown}; see the log of NVIDIA's device plugin on the node"
     )]
     Short {
         /// The name of the layout.
         layout: String,
         /// The devices that the layout should yield.
-        promise: String,
+        expected: String,
         /// The devices that the node advertises.
         shown: String,
     },
@@ -217,12 +217,12 @@ pub enum LayoutState {
         pods: Pods,
     },
     /// The labels are written, and the devices are not there yet.
-    #[error("layout {layout} is written, and the node should show {promise}; it shows {shown}")]
+    #[error("layout {layout} is written, and the node should show {expected}; it shows {shown}")]
     Applying {
         /// The name of the layout.
         layout: String,
         /// The devices that the layout should yield.
-        promise: String,
+        expected: String,
         /// The devices that the node advertises.
         shown: String,
     },

@@ -67,9 +67,9 @@ fn some(indexes: &[usize]) -> Vec<(&'static str, Value)> {
 /// The plugin advertises what the node's labels ask for.
 fn obey(world: &mut World, node: &str) {
     let record = world.at(node).record.clone();
-    let promise =
-        record.and_then(|record| super::NodeRecord::from_json(&record).ok()).map(|record| record.promise);
-    if let Some(super::ExpectedAllocatable::Counts(counts)) = promise {
+    let expected =
+        record.and_then(|record| super::NodeRecord::from_json(&record).ok()).map(|record| record.expected);
+    if let Some(super::ExpectedAllocatable::Counts(counts)) = expected {
         world.at(node).allocatable = counts;
     }
 }

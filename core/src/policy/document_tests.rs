@@ -15,7 +15,7 @@ fn faults(changes: Value) -> Vec<PolicyFault> {
 }
 
 #[test]
-fn a_class_never_falls_below_its_promise() {
+fn a_class_never_gives_less_than_it_guarantees() {
     assert_eq!(
         faults(json!({"isolation": {"memory": ["mig", "time-slicing"]}})),
         [PolicyFault::TooWeak { class: IsolationClass::Memory, kind: Kind::TimeSlicing }]

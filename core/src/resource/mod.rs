@@ -152,10 +152,10 @@ impl ResourceName {
     /// Whether a GPU instance of `profile` has at least the compute and memory that this name guarantees.
     #[must_use]
     pub fn is_kept_by(self, profile: Profile) -> bool {
-        matches!(self, Self::Mig(promised)
-            if profile == promised
-                || promised.is_plain() && profile.is_plain()
-                    && profile.compute() >= promised.compute() && profile.size() >= promised.size())
+        matches!(self, Self::Mig(least)
+            if profile == least
+                || least.is_plain() && profile.is_plain()
+                    && profile.compute() >= least.compute() && profile.size() >= least.size())
     }
 }
 
@@ -372,7 +372,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_promises_a_minimum() {
+    fn a_name_guarantees_a_minimum() {
         let name: ResourceName = "nvidia.com/mig-1g.10gb".parse().unwrap();
         for (profile, kept) in [
             ("1g.10gb", true),

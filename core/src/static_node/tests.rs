@@ -350,7 +350,7 @@ fn only_a_node_with_a_changing_layout_is_changing() {
         digest: "d".to_owned(),
         node: "n".to_owned(),
         progress,
-        promise: ExpectedAllocatable::Counts([("nvidia.com/gpu".to_owned(), 4)].into()),
+        expected: ExpectedAllocatable::Counts([("nvidia.com/gpu".to_owned(), 4)].into()),
         set: PluginLabels::default(),
         previous: PluginLabels::default(),
         before: PluginLabels::default(),

@@ -485,8 +485,8 @@ proptest! {
                     index.scheduling().assume(OwnerInEpoch { uid: pod.uid.clone(), key: pod.key.clone(), epoch: 1 }, pod.ask.clone().unwrap(), crate::assumed::KindChoice::default(), &"n".into(), now);
                 }
             }
-            let promised = pods.iter().filter(|pod| index.place_of(&pod.uid).is_some()).count();
-            prop_assert_eq!(held(&index, "n") as usize, bound.len() + promised);
+            let reserved = pods.iter().filter(|pod| index.place_of(&pod.uid).is_some()).count();
+            prop_assert_eq!(held(&index, "n") as usize, bound.len() + reserved);
             prop_assert!(held(&index, "n") <= 8);
         }
     }

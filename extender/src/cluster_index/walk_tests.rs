@@ -453,9 +453,9 @@ fn check_at_rest(world: &mut World) {
     for (name, agent) in &world.agents {
         let (ledger, shown) = (agent.node.ledger.desired(), world.index.managed().get(name).unwrap());
         for slice in &ledger.slices {
-            let promised = slice.reservation.as_ref();
+            let reservation = slice.reservation.as_ref();
             assert!(
-                promised.is_none_or(|r| world.pods.contains_key(&r.uid)),
+                reservation.is_none_or(|r| world.pods.contains_key(&r.uid)),
                 "a pod that is gone has {slice:?}"
             );
             let copied = shown.wanted().find(|copied| *copied.id == slice.id).unwrap();

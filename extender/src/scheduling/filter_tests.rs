@@ -564,8 +564,8 @@ fn show_neutral(index: &mut Scene, name: &str, models: &[&str], neutral_up_to: O
 const MPS_FIRST: &[Kind] = &[Kind::Mps, Kind::Mig];
 
 /// The kind of the slice that a pod has reserved.
-fn kind_of(promise: &Proposal) -> Kind {
-    promise.places[0].shape.kind()
+fn kind_of(proposal: &Proposal) -> Kind {
+    proposal.places[0].shape.kind()
 }
 
 #[test]

@@ -217,8 +217,8 @@ fn for_a_pod_of_any_kind_another_is_evicted_only_for_an_allowed_gpu_instance() {
         let fitting = filter(&mut index, &any, &NODES, now).fitting;
         assert_eq!(fitting.is_empty(), evicted.is_empty());
         if !evicted.is_empty() {
-            let promise = index.reserve(&any.uid, &any.key, &"n1".into(), None).unwrap();
-            assert_eq!(promise.places[0].shape.kind(), Kind::Mig);
+            let proposal = index.reserve(&any.uid, &any.key, &"n1".into(), None).unwrap();
+            assert_eq!(proposal.places[0].shape.kind(), Kind::Mig);
         }
     }
 }

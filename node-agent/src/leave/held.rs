@@ -40,11 +40,11 @@ impl Held {
     /// reservation alone.
     fn of(status: GpuNodeStatus, wanted: &[WantedSlice]) -> Self {
         let mut held = Self::default();
-        let promised = || wanted.iter().filter(|wanted| wanted.reservation.is_some());
+        let reserved = || wanted.iter().filter(|wanted| wanted.reservation.is_some());
         let is_held = |s: &SliceStatus| {
-            let is_promised = || promised().any(|wanted| Some(&wanted.id) == s.id.as_ref());
+            let is_reserved = || reserved().any(|wanted| Some(&wanted.id) == s.id.as_ref());
             let is_in_use = s.holder.is_some() || s.ready_for.is_some() || s.state == SliceState::Held;
-            is_in_use || s.reservation.is_some() || is_promised()
+            is_in_use || s.reservation.is_some() || is_reserved()
         };
         for slice in status.slices.into_iter().filter(is_held) {
             let SliceStatus { gpu, shape, device, resource, holder, .. } = slice;
@@ -54,7 +54,7 @@ impl Held {
             held.devices.extend(device);
             held.names.extend(resource);
         }
-        for WantedSlice { id, gpu, shape, reservation } in promised() {
+        for WantedSlice { id, gpu, shape, reservation } in reserved() {
             held.mps_gpus.extend(Some(gpu.clone()).filter(|_| shape.kind() == Kind::Mps));
             held.devices.extend(shape.instance().is_none().then(|| share_device(gpu, id)));
             held.names.extend(reservation.as_ref().map(|r| r.resource));

@@ -153,7 +153,7 @@ fn holders_are_listed_again_after_a_conflict_before_anything_is_offered() {
 fn a_node_that_becomes_contested_keeps_what_is_held_and_offers_nothing_new() {
     let mut scene = watched();
     scene.node.on_conflicts(vec![], scene.now);
-    let (held, promised) = (
+    let (held, reserved) = (
         wanted("s1", mig("1g.10gb", 0, 1), Some(("a", ONE))),
         wanted("s2", mig("1g.10gb", 1, 1), Some(("b", ONE))),
     );
@@ -161,7 +161,7 @@ fn a_node_that_becomes_contested_keeps_what_is_held_and_offers_nothing_new() {
     scene.settle();
     scene.allocate("a", ONE, "MIG-1");
     scene.node.on_conflicts(vec![PLUGIN.to_owned()], scene.now);
-    scene.want(vec![held, promised]);
+    scene.want(vec![held, reserved]);
     let status = scene.settle();
     assert_eq!((scene.places().len(), devices(&scene.kubelet)), (1, vec!["MIG-1"]));
     assert_eq!(slice(&status, "s1").state, SliceState::Held);

@@ -69,8 +69,8 @@ struct Identity {
 }
 
 impl Identity {
-    fn of(promise: &Reservation) -> Self {
-        Self { uid: promise.uid.clone(), key: promise.key(), staged: promise.alone }
+    fn of(reservation: &Reservation) -> Self {
+        Self { uid: reservation.uid.clone(), key: reservation.key(), staged: reservation.alone }
     }
 }
 
@@ -90,7 +90,7 @@ struct Life {
     gpus: FakeGpus,
     now: Instant,
     /// How many pods have got a reservation.
-    promised: u32,
+    reserved: u32,
     record: Restored,
     /// Whether the kubelet has read the pods since its start.
     knows_pods: bool,
@@ -132,7 +132,7 @@ impl Life {
             node,
             gpus,
             now,
-            promised: 0,
+            reserved: 0,
             record: Restored::default(),
             knows_pods: true,
             sent,
@@ -243,13 +243,13 @@ impl Life {
         }
         let idle = self.node.desired().iter().filter(in_the_way).filter(|w| w.reservation.is_none());
         let idle: Vec<_> = idle.collect();
-        let same = idle.iter().find(|w| w.shape == shape && self.promised.is_multiple_of(2));
+        let same = idle.iter().find(|w| w.shape == shape && self.reserved.is_multiple_of(2));
         let source = match same {
             Some(same) => Source::Idle(same.id.clone()),
             None => Source::Cut(idle.iter().map(|w| w.id.clone()).collect()),
         };
-        self.promised += 1;
-        let number = self.promised;
+        self.reserved += 1;
+        let number = self.reserved;
         let owner =
             Owner { uid: PodUid::new(format!("u{number}")), key: PodKey::new("ns", format!("p{number}")) };
         let resource = name.parse().unwrap();
@@ -342,14 +342,14 @@ impl Life {
     /// The pod for which the kubelet picks the device. If the device's pod must be alone it is that one, or at times
     /// another such pod that could have its own device. Otherwise it is a pod that requests the name, or a stranger.
     fn pod_for(&mut self, name: ResourceName, device: &DeviceId, choice: usize) -> Identity {
-        let promises = self.node.desired().iter().filter_map(|wanted| {
+        let reservations = self.node.desired().iter().filter_map(|wanted| {
             Some((wanted.reservation.clone()?, self.node.facts.placement().device_of(wanted)))
         });
-        let promises: Vec<_> = promises.filter(|(r, _)| !self.roster.contains_key(&r.uid)).collect();
+        let reservations: Vec<_> = reservations.filter(|(r, _)| !self.roster.contains_key(&r.uid)).collect();
         // The leader binds only pods that the agent has marked.
         let is_marked =
             |(r, _): &(Reservation, _)| self.order(OrderKind::Mark { uid: r.uid.clone(), attempt: 1 });
-        let unbound: Vec<_> = promises.into_iter().filter(is_marked).collect();
+        let unbound: Vec<_> = reservations.into_iter().filter(is_marked).collect();
         let own = unbound.iter().find(|(r, of)| r.alone && of.as_ref() == Some(device));
         let can_have = |of: &DeviceId| {
             let is_offered = self.taken.get(&name).is_some_and(|list| list.get(of) == Some(&true));
@@ -361,8 +361,8 @@ impl Life {
             unbound.iter().find(|(r, of)| choice >= 16 && r.alone && of_name(r) && ready(of))
         };
         let ordinary = || unbound.iter().find(|(r, _)| !r.alone && of_name(r));
-        if let Some((promise, _)) = own.or_else(other).or_else(ordinary) {
-            return Identity::of(promise);
+        if let Some((reservation, _)) = own.or_else(other).or_else(ordinary) {
+            return Identity::of(reservation);
         }
         self.strangers += 1;
         let name = format!("x{}", self.strangers);

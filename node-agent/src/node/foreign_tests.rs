@@ -126,9 +126,9 @@ fn a_mig_device_held_through_another_program_is_offered_to_no_other_pod() {
         assert_eq!(gis, [1, 2]);
         scene.foreign = had_by_a(std::slice::from_ref(&foreign));
         scene.list_holders();
-        let mut promised = cut();
-        promised[1] = wanted("s1", mig("1g.10gb", 1, 1), Some(("b", ONE)));
-        scene.want(promised);
+        let mut reserved = cut();
+        reserved[1] = wanted("s1", mig("1g.10gb", 1, 1), Some(("b", ONE)));
+        scene.want(reserved);
         let status = scene.settle();
         assert_ne!(slice(&status, "s1").state, SliceState::Ready, "{foreign:?}");
         assert_eq!(slice(&status, "s0").state, SliceState::Idle, "{foreign:?}");

@@ -64,13 +64,13 @@ fn a_mode_is_not_switched_without_the_policys_permission() {
 #[test]
 fn the_mode_is_switched_only_after_the_last_holder_and_reservation() {
     let mut scene = Scene::new(&["H100-80GB"]);
-    let (idle, promised) =
+    let (idle, reserved) =
         (wanted("s1", mig("1g.10gb", 0, 1), None), wanted("s2", mig("1g.10gb", 1, 1), Some(("b", ONE))));
-    scene.want(vec![wanted("s1", mig("1g.10gb", 0, 1), Some(("a", ONE))), promised.clone()]);
+    scene.want(vec![wanted("s1", mig("1g.10gb", 0, 1), Some(("a", ONE))), reserved.clone()]);
     scene.settle();
     scene.allocate("a", ONE, "MIG-1");
     scene.policy = rule(&[Kind::Mps], ModeChange::WithoutReset);
-    scene.want(vec![idle.clone(), promised.clone()]);
+    scene.want(vec![idle.clone(), reserved.clone()]);
     let status = scene.settle();
     assert_eq!((modes(&scene), scene.places().len()), (vec![ON], 2), "one is held, the other reserved");
     assert_eq!(slice(&status, "s2").state, SliceState::Ready, "the reservation is served");
@@ -78,7 +78,7 @@ fn the_mode_is_switched_only_after_the_last_holder_and_reservation() {
     scene.settle();
     assert_eq!(modes(&scene), [ON], "a holds its slice");
     scene.free("MIG-1");
-    scene.want(vec![idle, promised]);
+    scene.want(vec![idle, reserved]);
     scene.settle();
     assert_eq!(modes(&scene), [ON], "and now one is reserved");
     scene.want(vec![]);

@@ -13,7 +13,7 @@ fn spec(revision: u64, epoch: u64, slices: Vec<WantedSlice>) -> GpuNodeSpec {
     GpuNodeSpec { revision, epoch, next_slice: 9, slices, ..GpuNodeSpec::default() }
 }
 
-fn promised(id: &str, start: u8, pod: &str) -> WantedSlice {
+fn reserved(id: &str, start: u8, pod: &str) -> WantedSlice {
     wanted(id, mig("1g.10gb", start, 1), Some((pod, ONE)))
 }
 
@@ -41,11 +41,11 @@ fn taken(scene: &Scene) -> (Vec<String>, u64) {
 
 #[test]
 fn the_spec_is_taken_over_before_anything_is_accepted_or_cut() {
-    let mut scene = recorded(spec(5, 3, vec![promised("s1", 0, "a")]));
+    let mut scene = recorded(spec(5, 3, vec![reserved("s1", 0, "a")]));
     let decision = scene.decide();
     assert!(decision.step.is_none() && !decision.record.is_own);
     assert_eq!(scene.node.closed().as_deref(), Some("the GpuNode's spec has not been read yet"));
-    let newer = spec(6, 4, vec![promised("s1", 0, "a"), promised("s2", 1, "b")]);
+    let newer = spec(6, 4, vec![reserved("s1", 0, "a"), reserved("s2", 1, "b")]);
     found(&mut scene, "uid", newer, None);
     assert_eq!(taken(&scene), (vec!["s1".to_owned(), "s2".to_owned()], 4));
     let status = scene.settle();
@@ -60,11 +60,11 @@ fn the_spec_is_taken_over_before_anything_is_accepted_or_cut() {
 
 #[test]
 fn the_newer_one_of_record_and_spec_is_taken_over() {
-    let (record, empty) = (spec(5, 3, vec![promised("s1", 0, "a")]), spec(0, 0, vec![]));
-    let another = spec(1, 2, vec![promised("s7", 0, "b")]);
+    let (record, empty) = (spec(5, 3, vec![reserved("s1", 0, "a")]), spec(0, 0, vec![]));
+    let another = spec(1, 2, vec![reserved("s7", 0, "b")]);
     for (uid, spec, expected, epoch, why) in [
         ("uid", spec(4, 3, vec![]), "s1", 3, "an etcd restore"),
-        ("uid", spec(5, 3, vec![promised("s1", 0, "a")]), "s1", 3, "the same"),
+        ("uid", spec(5, 3, vec![reserved("s1", 0, "a")]), "s1", 3, "the same"),
         ("another", empty, "s1", 3, "a GpuNode that was just made anew"),
         ("another", another, "s7", 3, "one that a leader has written since"),
     ] {
@@ -78,7 +78,7 @@ fn the_newer_one_of_record_and_spec_is_taken_over() {
 fn an_agent_with_its_own_ledger_takes_no_spec_over() {
     let mut scene = super::orders_tests::scene();
     scene.restart_agent();
-    found(&mut scene, "uid", spec(99, 1, vec![promised("s1", 0, "a")]), None);
+    found(&mut scene, "uid", spec(99, 1, vec![reserved("s1", 0, "a")]), None);
     assert_eq!(taken(&scene).0, Vec::<String>::new());
 }
 
@@ -97,7 +97,7 @@ fn a_new_node_accepts_reservations_at_once_and_one_with_a_lost_ledger_does_not()
             // A pod that is bound here and to which the kubelet has allocated nothing yet.
             let mut pods = super::tests::admitted("a");
             for pod in pods.values_mut() {
-                pod.assigned = vec![promised("s7", 0, "a")];
+                pod.assigned = vec![reserved("s7", 0, "a")];
             }
             scene.node.on_pods(pods);
             assert!(scene.decide().step.is_none());

@@ -350,10 +350,10 @@ fn an_idle_slice_in_the_way_is_destroyed_only_after_the_kubelet_stopped_offering
 fn a_pod_gets_a_withdrawn_slice_that_the_kubelet_picked_before_it_knew() {
     let mut scene = Scene::new(&["H100-80GB"]);
     let idle = wanted("s1", mig("1g.10gb", 0, 1), None);
-    let promised = wanted("s2", mig("1g.10gb", 1, 1), Some(("b", ONE)));
-    scene.want(vec![wanted("s1", mig("1g.10gb", 0, 1), Some(("a", ONE))), promised.clone()]);
+    let reserved = wanted("s2", mig("1g.10gb", 1, 1), Some(("b", ONE)));
+    scene.want(vec![wanted("s1", mig("1g.10gb", 0, 1), Some(("a", ONE))), reserved.clone()]);
     scene.settle();
-    scene.want(vec![idle, promised]);
+    scene.want(vec![idle, reserved]);
     assert!(grants(&scene.decide(), "MIG-1"), "the kubelet may still pick it");
     scene.allocate("b", ONE, "MIG-1");
     let status = scene.settle();

@@ -93,10 +93,10 @@ mod tests {
     /// Two GPUs, each with a slice of `a`. Then the agent restarts, and the second GPU does not answer.
     fn restarted_without_the_second(silent: Silent, bound: bool) -> Scene {
         let mut scene = Scene::new(&["H100-80GB", "H100-80GB"]);
-        let promised = Some(("a", ONE));
+        let reservation = Some(("a", ONE));
         let wants = vec![
-            wanted("s1", mig("1g.10gb", 0, 1), promised),
-            wanted_of(1, "s2", mig("1g.10gb", 0, 1), promised),
+            wanted("s1", mig("1g.10gb", 0, 1), reservation),
+            wanted_of(1, "s2", mig("1g.10gb", 0, 1), reservation),
         ];
         scene.want(wants.clone());
         scene.settle();

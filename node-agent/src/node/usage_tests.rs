@@ -218,11 +218,11 @@ fn a_gpu_in_use_outside_kerf_is_not_offered_as_a_whole() {
 
 #[test]
 fn a_cut_off_pods_share_is_offered_only_after_an_observation_shows_no_process_of_the_pod() {
-    for promised in [Some(("b", FOUR)), None] {
+    for reservation in [Some(("b", FOUR)), None] {
         let mut scene = scene();
         scene.node.on_usage(usage(&[("a", 4000)], &[]));
         scene.node.on_pod_cut_off(PodKey::new("ns", "a"), PodUid::new("a-uid"));
-        scene.want(vec![wanted("s1", share(4), promised)]);
+        scene.want(vec![wanted("s1", share(4), reservation)]);
         scene.free("GPU-0::1");
         for _ in 0..2 {
             still_runs(&mut scene);
@@ -231,7 +231,7 @@ fn a_cut_off_pods_share_is_offered_only_after_an_observation_shows_no_process_of
         }
         scene.node.on_usage(usage(&[], &[]));
         let state = slice(&scene.settle(), "s1").state;
-        assert_eq!(state, if promised.is_some() { SliceState::Ready } else { SliceState::Idle });
+        assert_eq!(state, if reservation.is_some() { SliceState::Ready } else { SliceState::Idle });
     }
 }
 

@@ -240,7 +240,7 @@ proptest! {
     ) {
         let status = node_status(&["T4-16GB"; 4]);
         let mut kubelet = Kubelet { spec: GpuNodeSpec::default(), held: BTreeMap::new(), picks };
-        let mut promised = Vec::new();
+        let mut waiting = Vec::new();
         for (number, (containers, _)) in pods.iter().enumerate() {
             let roles = [Role::App, Role::Init, Role::Sidecar];
             let mut document = pod(&containers.iter().map(|(wanted, _)| *wanted).collect::<Vec<_>>());
@@ -250,19 +250,19 @@ proptest! {
             let reserved = ledger::reserve(&kubelet.spec, &status, &document, &owner, &Fleet::default());
             if let Ok(spec) = reserved {
                 kubelet.spec = spec;
-                promised.push((document, owner.uid));
+                waiting.push((document, owner.uid));
             }
         }
-        while !promised.is_empty() {
-            let first = kubelet.picks[0].index(promised.len());
-            let order = (0..promised.len()).map(|at| (first + at) % promised.len());
+        while !waiting.is_empty() {
+            let first = kubelet.picks[0].index(waiting.len());
+            let order = (0..waiting.len()).map(|at| (first + at) % waiting.len());
             let admitted = order.into_iter().find_map(|at| {
-                let (document, uid) = &promised[at];
+                let (document, uid) = &waiting[at];
                 Some((at, kubelet.admit(document, uid)?))
             });
             prop_assert!(admitted.is_some(), "all wait for each other: {:?}", kubelet.offered());
             let (at, gpus) = admitted.unwrap();
-            let (document, _) = promised.remove(at);
+            let (document, _) = waiting.remove(at);
             for (container, gpus) in document.containers.iter().zip(gpus) {
                 let different: BTreeSet<&GpuUuid> = gpus.iter().collect();
                 prop_assert!(!container.distinct_gpus || different.len() == gpus.len(), "{container:?} on {gpus:?}");

@@ -38,7 +38,7 @@ fn with(
 }
 
 /// The reserved slices, in the order of their reservations.
-fn promised(spec: &GpuNodeSpec) -> Vec<String> {
+fn reserved(spec: &GpuNodeSpec) -> Vec<String> {
     let reserved = spec.slices.iter().filter(|slice| slice.reservation.is_some());
     reserved.map(|slice| slice.shape.to_string()).collect()
 }
@@ -55,7 +55,7 @@ fn an_instance_is_filled_before_another_is_shared() {
     let status = node_status(&["H100-80GB"]);
     let spec = filled(by_turns(3), &status, &[SHARED, WHOLE, SHARED, SHARED, SHARED]);
     assert_eq!(
-        promised(&spec),
+        reserved(&spec),
         [
             "1g.10gb at 6:1, replica 0",
             "1g.10gb at 4:1",
@@ -79,7 +79,7 @@ fn a_released_replica_is_reused_first() {
     let spec = ledger::release(&spec, &owner_in_epoch("1").uid).unwrap();
     let before: Vec<_> = spec.slices.iter().map(|slice| slice.id.clone()).collect();
     let next = with(&spec, &status, "next", &request(SHARED, 1)).unwrap();
-    assert_eq!(promised(&next)[2], "1g.10gb at 6:1, replica 1");
+    assert_eq!(reserved(&next)[2], "1g.10gb at 6:1, replica 1");
     assert!(next.slices.iter().all(|slice| before.contains(&slice.id)), "it lay idle");
     // All pods have ended: a pod for a whole instance gets one, and a pod for a replica gets one of an idle instance.
     let idle = |spec: GpuNodeSpec, pods: &[&str]| {

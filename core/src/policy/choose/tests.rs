@@ -358,7 +358,7 @@ fn is_allowed(
     !kinds.is_empty()
         && kinds.iter().all(keeps)
         && given.resource.is_neutral() != given.kinds.is_empty()
-        && given.resource.size().zip(size).is_none_or(|(promised, size)| promised >= size)
+        && given.resource.size().zip(size).is_none_or(|(of_name, size)| of_name >= size)
         && (is_sized && is_asked && given.count == asked.count && given.count <= policy.max_count())
 }
 

@@ -62,7 +62,7 @@ fn record() -> NodeRecord {
         digest: "d".to_owned(),
         node: "n".to_owned(),
         progress: Progress::Applied,
-        promise: ExpectedAllocatable::Counts([("nvidia.com/gpu".to_owned(), 4)].into()),
+        expected: ExpectedAllocatable::Counts([("nvidia.com/gpu".to_owned(), 4)].into()),
         set: labels(Some("a")),
         previous: labels(None),
         before: labels(None),

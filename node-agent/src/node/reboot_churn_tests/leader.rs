@@ -131,8 +131,8 @@ impl World {
             let is_named = |w: &&WantedSlice| is_full || is_in_the_way(w);
             Source::Cut(idle.by_ref().filter(is_named).map(|w| w.id.clone()).collect())
         };
-        self.promised += 1;
-        let number = self.promised;
+        self.reserved += 1;
+        let number = self.reserved;
         let uid = PodUid::new(format!("u{number}"));
         let place = Placed {
             container: "main".into(),

@@ -57,7 +57,7 @@ struct World {
     kubelet: Kubelet,
     policy: NodePolicy,
     /// How many pods have got a reservation.
-    promised: u64,
+    reserved: u64,
     /// The status that the agent has published.
     published: Option<GpuNodeStatus>,
     disk: Disk,
@@ -98,7 +98,7 @@ impl World {
             upset: Upset { hindered: true, ..Upset::default() },
             kubelet: Kubelet::default(),
             policy: NodePolicy::default(),
-            promised: 0,
+            reserved: 0,
             published: None,
             disk: Disk::default(),
             calls: BTreeMap::new(),

@@ -60,7 +60,8 @@ fn shape_from_name(
 /// Whether a held device with the name of a desired slice is that slice. The numbers of slices start again after the
 /// loss of a ledger, and a neutral name cannot distinguish the two slices, but the pod can.
 fn may_be(wanted: &WantedSlice, held: &Held) -> bool {
-    let is_its = || wanted.reservation.as_ref().is_none_or(|promised| promised.key() == held.holder.key());
+    let is_its =
+        || wanted.reservation.as_ref().is_none_or(|reservation| reservation.key() == held.holder.key());
     is_kept_by(held.name, wanted.shape) && (!held.name.is_neutral() || is_its())
 }
 

@@ -149,10 +149,10 @@ fn sizes(document: &RequestDocument) -> Vec<Value> {
     let mut largest: BTreeMap<Option<Kind>, SizeGb> = BTreeMap::new();
     for container in &document.containers {
         // A neutral name may have a larger size than its node: 90 GB of a GPU with 94 are kerf.dev/gpu-96gb.
-        let promised = container.resource.size().filter(|_| !container.resource.is_neutral());
-        let promised = promised.unwrap_or(container.size_gb);
-        let size = largest.entry(container.resource.kind()).or_insert(promised);
-        *size = promised.max(*size);
+        let guaranteed = container.resource.size().filter(|_| !container.resource.is_neutral());
+        let guaranteed = guaranteed.unwrap_or(container.size_gb);
+        let size = largest.entry(container.resource.kind()).or_insert(guaranteed);
+        *size = guaranteed.max(*size);
     }
     let expression = |(kind, size): (Option<Kind>, SizeGb)| {
         let label = kind.map_or_else(|| keys::NODE_MAX_GB.to_owned(), keys::node_kind_label);

@@ -106,7 +106,7 @@ fn held_at(ask: &PodAsk, levels: &[Option<Level>]) -> Vec<(Level, u32)> {
         level.map(|resource| Claim { role, resource, count })
     };
     let claims: Vec<Claim<Level>> = ask.containers.iter().zip(levels).filter_map(claim).collect();
-    claims.iter().map(|claim| claim.resource).zip(held(&claims)).filter(|(_, count)| *count > 0).collect()
+    claims.iter().map(|claim| claim.resource).zip(held(&claims)).collect()
 }
 
 /// The sum of the slices' sizes, in GB.

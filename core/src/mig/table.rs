@@ -123,6 +123,7 @@ mod tests {
         assert_eq!(Placement { start: 4, size: 4 }.mask(), 0b1111_0000);
         assert_eq!(Placement { start: 0, size: 12 }.mask(), 0xfff);
         assert_eq!(Placement { start: 0, size: 200 }.mask(), u32::MAX);
+        assert_eq!(Placement { start: 200, size: 1 }.mask(), 1 << 31);
         assert!(Placement { start: 2, size: 2 }.overlaps(Placement { start: 3, size: 1 }));
         assert!(!Placement { start: 2, size: 2 }.overlaps(Placement { start: 4, size: 4 }));
     }

@@ -106,6 +106,25 @@ fn failing(node: &SimulatedNode, id: &SliceId) -> GpuNodeStatus {
 }
 
 #[test]
+fn a_pod_is_marked_once_all_its_slices_are_ready() {
+    let mut node = node();
+    let two = proposal(&node, "a", "nvidia.com/mig-1g.10gb", 2);
+    node.follow(&order(EPOCH, OrderKind::Reserve(two)), at(1)).unwrap();
+    for (slice, _) in node.missing() {
+        assert_eq!(mark(&mut node, "a", 1, 1), Err(Rejection::NotReady));
+        node.cut_slice(&slice);
+    }
+    assert!(mark(&mut node, "a", 1, 1).is_ok());
+}
+
+#[test]
+fn a_pod_that_is_found_unbound_after_its_only_binding_is_not_bound() {
+    let mut node = standing("bound");
+    assert_eq!(node.ledger.looked_up(&uid("a"), at(100), Found::Unbound), None);
+    assert_eq!(stands(&node), "ready");
+}
+
+#[test]
 fn a_failed_slice_ends_the_pods_reservation_unless_a_binding_may_be_made() {
     let mut node = node();
     let two = proposal(&node, "a", "nvidia.com/mig-1g.10gb", 2);

@@ -68,6 +68,13 @@ fn a_pod_with_uuids_is_alone_if_the_kubelet_could_give_it_another_gpu() {
 }
 
 #[test]
+fn a_compute_minimum_that_each_gpu_meets_needs_no_slice_alone() {
+    let two = node(&["H100-80GB", "H100-80GB"]);
+    let placed = placed(&two, &exacting("nvidia.com/mig-1g.10gb", None, Some(14))).unwrap();
+    assert_eq!((placed.shape.to_string().as_str(), placed.alone), ("1g.10gb at 6:1", false));
+}
+
+#[test]
 fn a_strict_request_gets_an_instance_that_really_has_the_memory() {
     let node = node(&["H100-80GB"]);
     let shape = |memory| placed(&node, &exacting("nvidia.com/mig-1g.10gb", memory, None));

@@ -18,9 +18,6 @@ use super::root::NodeFolder;
 use super::spec::StaticNodeSpec;
 use crate::kubelet::AtomicFolder;
 
-/// The label that the chart's `DaemonSet` of the MPS daemon selects.
-const MPS_CAPABLE: &str = "nvidia.com/mps.capable";
-
 /// How often the ConfigMap is read. It is about a minute on a real node, which would make tests slow.
 const CONFIG_INTERVAL: Duration = Duration::from_millis(100);
 
@@ -111,7 +108,7 @@ impl Caretaker {
     async fn choose_mps(&self, done: &mut Done) -> anyhow::Result<()> {
         let node = self.nodes().get(&self.spec.name).await?;
         let labels = node.metadata.labels.unwrap_or_default();
-        let wanted = labels.get(MPS_CAPABLE).is_some_and(|value| value == "true");
+        let wanted = labels.get(super::MPS_CAPABLE_LABEL).is_some_and(|value| value == "true");
         if wanted && done.mps.is_none() {
             done.mps = Some(self.start(NvidiaPod::MpsDaemon)?);
         }

@@ -48,3 +48,6 @@ pub use spec::StaticNodeSpec;
 
 /// The node label that names a layout: NVIDIA's default for config-manager's `--node-label`.
 pub const CONFIG_LABEL: &str = "nvidia.com/device-plugin.config";
+
+/// The label that the chart's `DaemonSet` of the MPS daemon selects.
+pub const MPS_CAPABLE_LABEL: &str = "nvidia.com/mps.capable";

@@ -2,7 +2,7 @@
 
 use kerf_nvml_mock::Model;
 use kerf_tests::mps::Event;
-use kerf_tests::nvidia_plugin::{NvidiaPod, StaticNode, StaticNodeSpec};
+use kerf_tests::nvidia_plugin::{MPS_CAPABLE_LABEL, NvidiaPod, StaticNode, StaticNodeSpec};
 
 use crate::nvidia_plugin::scene::{Scene, replicas, until_labels};
 
@@ -38,7 +38,7 @@ async fn replicas_under_mps_are_offered_once_the_daemon_has_its_limits() {
     // Its daemon starts before a layout is chosen. Otherwise config-manager in its init container may already read
     // the chosen one, and nothing is left to signal.
     until_labels(&unshown, &[("mps.capable", "false")]).await;
-    unshown.set_label("nvidia.com/mps.capable", Some("true")).await.unwrap();
+    unshown.set_label(MPS_CAPABLE_LABEL, Some("true")).await.unwrap();
     unshown.until_says(NvidiaPod::MpsDaemon.program(), "No devices are configured for MPS").await.unwrap();
 
     node.choose(Some("mps-4")).await.unwrap();

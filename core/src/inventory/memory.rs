@@ -35,6 +35,7 @@ impl MemoryState {
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Held => "held",
+            // Dashboards query the label by this value.
             Self::Reserved => "promised",
             Self::Idle => "idle",
             Self::Free => "free",

@@ -77,7 +77,7 @@ fn expected_devices_are_there_if_the_node_shows_exactly_those() {
     let eight = ExpectedAllocatable::Counts(numbers(&[("nvidia.com/gpu", 8)]));
     let some = ExpectedAllocatable::Some { prefix: "nvidia.com/mig-".to_owned(), shared: false, multiple: 2 };
     let renamed = ExpectedAllocatable::Some { prefix: GPU.to_owned(), shared: true, multiple: 4 };
-    for (expected, allocatable, kept) in [
+    for (expected, allocatable, is_met) in [
         (&eight, &[("nvidia.com/gpu", 8), ("cpu", 4), ("nvidia.com/gpu-10gb", 1)][..], true),
         (&eight, &[("nvidia.com/gpu", 8), ("nvidia.com/gpu.shared", 0)], true),
         (&eight, &[("nvidia.com/gpu", 8), ("nvidia.com/mig-1g.10gb", 7)], false),
@@ -91,6 +91,6 @@ fn expected_devices_are_there_if_the_node_shows_exactly_those() {
         (&renamed, &[("nvidia.com/gpu-10gb.shared", 4)], false),
         (&renamed, &[("nvidia.com/gpu", 4)], false),
     ] {
-        assert_eq!(expected.is_met_by(&numbers(allocatable)), kept, "{expected:?} {allocatable:?}");
+        assert_eq!(expected.is_met_by(&numbers(allocatable)), is_met, "{expected:?} {allocatable:?}");
     }
 }

@@ -311,14 +311,14 @@ fn shows(
 /// distinguish four time slices from four MPS shares.
 fn is_shared_as_planned(node: &SeenNode, expected: &ExpectedAllocatable, layout: &PluginLayout) -> bool {
     let ExpectedAllocatable::Counts(counts) = expected else { return true };
-    let expected = match layout.sharing {
+    let strategy = match layout.sharing {
         Sharing::None => "none",
         Sharing::TimeSlicing { .. } => "time-slicing",
         Sharing::Mps { .. } => "mps",
     };
     counts.keys().all(|name| {
         let plain = name.strip_suffix(SHARED).unwrap_or(name);
-        node.labels.get(&label(plain, attribute::SHARING_STRATEGY)).is_none_or(|found| found == expected)
+        node.labels.get(&label(plain, attribute::SHARING_STRATEGY)).is_none_or(|found| found == strategy)
     })
 }
 
@@ -367,9 +367,9 @@ fn begin(
     let previous = unproven.map_or(labels, |record| &record.previous).clone();
     let mig_had_failed = mig_state(node) == Some("failed");
     // Devices that were there before the change are no proof that the plugin has followed it.
-    let is_kept =
+    let is_met =
         matches!(shows(node, chosen.name, &expected, Some(chosen.layout)), LayoutState::InForce { .. });
-    let lag = is_kept.then(|| Lag::begin(node, &set, around.now));
+    let lag = is_met.then(|| Lag::begin(node, &set, around.now));
     let state = LayoutState::Applying {
         layout: name(),
         expected: expected.to_string(),

@@ -76,6 +76,7 @@ pub struct NodeRecord {
     /// How far the change is.
     pub progress: Progress,
     /// The allocatable that the layout should yield on this node.
+    // Nodes have records of former versions with this key.
     #[serde(rename = "promise")]
     pub expected: ExpectedAllocatable,
     /// The labels that kerf has written.

@@ -40,7 +40,7 @@ pub enum NodeEvent {
     GpuRecovered {
         gpu: GpuUuid,
     },
-    /// The kubelet gave a pod another slice than it has reserved.
+    /// The kubelet gave a slice to a pod without a reservation.
     Mismatch {
         device: DeviceId,
         pod: PodKey,

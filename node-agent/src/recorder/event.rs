@@ -39,7 +39,7 @@ pub enum AgentEvent {
     GpuRecovered {
         gpu: GpuUuid,
     },
-    /// The kubelet gave a pod another slice than it has reserved. Reported for that pod.
+    /// The kubelet gave a slice to a pod without a reservation. Reported for that pod.
     SliceMismatch {
         device: DeviceId,
     },
@@ -169,7 +169,7 @@ impl fmt::Display for AgentEvent {
             Self::GpuRecovered { gpu } => write!(f, "{gpu} answers without an error; its slices are offered again."),
             Self::SliceMismatch { device } => write!(
                 f,
-                "The kubelet gave this pod {device}, which was not the slice reserved for it; it counts as the pod's now. \
+                "The kubelet gave this pod {device}, although no slice was reserved for the pod; it counts as the pod's now. \
                  If this repeats, look for pods that are created with spec.nodeName or by another scheduler."
             ),
             Self::SliceAdopted { device } => write!(

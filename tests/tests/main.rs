@@ -51,6 +51,7 @@ mod nvidia_plugin;
 mod outage;
 mod overlays;
 mod overlays_on_nodes;
+mod page_paths;
 mod plugin_layouts;
 mod policy_answers;
 mod preemption;

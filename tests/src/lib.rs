@@ -29,7 +29,6 @@ mod percentile;
 pub mod pods;
 pub mod process;
 pub mod random;
-pub mod real_node;
 mod relay;
 pub mod services;
 pub mod stand_in_leader;

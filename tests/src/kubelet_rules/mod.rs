@@ -22,6 +22,9 @@ use futures::{StreamExt as _, stream};
 
 use scene::Scene;
 
+/// An image whose program waits. Its links lead into a `/usr` that pods mount from the machine.
+pub const IMAGE: &str = "kerf.local/pause:1";
+
 /// A kubelet under test, with an API server behind it.
 #[tonic::async_trait(?Send)]
 pub trait JudgedKubelet: Send + Sync {

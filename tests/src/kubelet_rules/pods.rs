@@ -9,8 +9,8 @@ use kube::api::{DeleteParams, ListParams, LogParams, PostParams};
 use serde_json::{Value, json};
 
 use crate::cluster::wait;
-use crate::real_node::IMAGE;
 
+use super::IMAGE;
 use super::scene::{Scene, TIMEOUT};
 
 /// A script that waits, and ends at once on TERM.

@@ -3,9 +3,9 @@
 use std::env;
 use std::path::{Path, PathBuf};
 
+use crate::real_node::{Gpus, Places};
 use clap::{Parser, ValueEnum};
 use kerf_nvml_mock::{MigMode, MockConfig, Model};
-use kerf_tests::real_node::{Gpus, Places};
 
 /// Where container images of GPU machines keep the driver's files.
 pub const DRIVER: &str = "/usr/local/nvidia";

@@ -6,13 +6,13 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use crate::real_node::{BareNode, Gpus, NVIDIA, serves, service_addresses};
 use anyhow::{Context as _, ensure};
 use k8s_openapi::api::core::v1::Secret;
 use kerf_tests::binaries;
 use kerf_tests::chart::{folder, helm_on, said};
 use kerf_tests::cluster::NAMESPACE;
 use kerf_tests::control_plane::{ControlPlane, ControlPlaneOptions};
-use kerf_tests::real_node::{BareNode, Gpus, NVIDIA, serves, service_addresses};
 use kube::Api;
 use serde_json::{Value, json};
 use tokio::process::Command;

@@ -2,8 +2,8 @@
 
 use std::fs;
 
+use crate::real_node::Places;
 use k8s_openapi::api::core::v1::Pod;
-use kerf_tests::real_node::Places;
 
 /// The lines that a run of the container has printed so far. Runs count from 0. Empty without a log file.
 pub fn lines(places: &Places, pod: &Pod, container: &str, run: i32) -> Vec<String> {

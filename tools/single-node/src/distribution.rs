@@ -7,9 +7,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use crate::real_node::containerd_socket;
 use anyhow::{Context as _, ensure};
 use kerf_tests::binaries;
-use kerf_tests::real_node::containerd_socket;
 
 use crate::args::Args;
 

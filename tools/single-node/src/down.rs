@@ -6,8 +6,8 @@ use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use crate::real_node::{Leftovers, MPS_CGROUP, is_alive, kernel};
 use anyhow::{Context as _, ensure};
-use kerf_tests::real_node::{Leftovers, MPS_CGROUP, is_alive, kernel};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::args::Args;

@@ -1,8 +1,8 @@
 //! Gives the agent's container the driver's files, as NVIDIA's container toolkit does in other clusters.
 
+use crate::real_node::{Gpus, NVIDIA, RuntimeHandler, simulated_gpus};
 use anyhow::Context as _;
 use kerf_tests::mps::MpsStandIn;
-use kerf_tests::real_node::{Gpus, NVIDIA, RuntimeHandler, simulated_gpus};
 
 use crate::args::{Args, DRIVER};
 

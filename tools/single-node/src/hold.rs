@@ -3,9 +3,9 @@
 
 use std::time::Instant;
 
+use crate::real_node::{self, GpuSettings, Gpus, RealNode, RealNodeOptions};
 use anyhow::Context as _;
 use kerf_tests::cluster::{Cluster, ClusterOptions};
-use kerf_tests::real_node::{self, GpuSettings, Gpus, RealNode, RealNodeOptions};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::args::Args;

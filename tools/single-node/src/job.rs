@@ -7,7 +7,7 @@ use anyhow::Context as _;
 use k8s_openapi::api::core::v1::Pod;
 use kerf_core::keys;
 use kerf_core::kind::Kind;
-use kerf_tests::real_node::IMAGE;
+use kerf_tests::kubelet_rules::IMAGE;
 use serde_json::{Value, json};
 
 use crate::args::Args;

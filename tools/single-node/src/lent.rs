@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use kerf_tests::real_node::RuntimeHandler;
+use crate::real_node::RuntimeHandler;
 use serde_json::{Value, json};
 
 use crate::args::{Args, DRIVER};

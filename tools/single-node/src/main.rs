@@ -16,6 +16,7 @@ mod judge;
 mod lent;
 mod node_policy;
 mod order;
+mod real_node;
 mod seen;
 mod standing;
 mod tenant;

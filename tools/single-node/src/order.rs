@@ -3,9 +3,9 @@
 
 use std::path::PathBuf;
 
+use crate::real_node::RealNode;
 use anyhow::{Context as _, bail, ensure};
 use clap::ValueEnum;
-use kerf_tests::real_node::RealNode;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{UnixListener, UnixStream};
 

@@ -4,8 +4,8 @@
 use std::fs;
 use std::path::PathBuf;
 
+use crate::real_node::is_alive;
 use anyhow::{Context as _, bail};
-use kerf_tests::real_node::is_alive;
 use rustix::process::Pid;
 use serde::{Deserialize, Serialize};
 

@@ -6,8 +6,8 @@ use std::path::PathBuf;
 
 use anyhow::Context as _;
 use k8s_openapi::api::core::v1::Pod;
+use kerf_tests::kubelet_rules::IMAGE;
 use kerf_tests::mps::MpsStandIn;
-use kerf_tests::real_node::IMAGE;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 

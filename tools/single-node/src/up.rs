@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail, ensure};
 
-use kerf_tests::real_node::{Process, kernel};
+use crate::real_node::{Process, kernel};
 
 use crate::args::Args;
 use crate::standing::{Standing, holder, log_file, pid_file};

@@ -11,7 +11,7 @@ use anyhow::{Context as _, ensure};
 
 use super::bundle;
 
-/// The image's name in pods (`kerf_tests::real_node::IMAGE`).
+/// The image's name in pods (`kerf_tests::kubelet_rules::IMAGE`).
 const NAME: &str = "kerf.local/pause:1";
 
 const LINKS: [&str; 4] = ["bin", "sbin", "lib", "lib64"];

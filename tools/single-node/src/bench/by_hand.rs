@@ -5,10 +5,10 @@ use std::fs;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
+use crate::real_node::search_path;
 use anyhow::{Context as _, ensure};
 use kerf_cli::bench::Results;
 use kerf_tests::cluster::root;
-use kerf_tests::real_node::search_path;
 
 use crate::args::Args;
 

@@ -1,7 +1,7 @@
 //! The client's pod on a node without a registry: it uses the machine's Python from the machine's `/usr` and
 //! `/opt`.
 
-use kerf_tests::real_node::IMAGE;
+use kerf_tests::kubelet_rules::IMAGE;
 use serde_json::json;
 
 use crate::args::Args;

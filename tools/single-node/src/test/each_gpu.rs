@@ -1,7 +1,7 @@
 //! Shares on several GPUs: each GPU has its own MPS daemon, and the loss of one does not affect the others.
 
+use crate::real_node::Process;
 use anyhow::{Context as _, ensure};
-use kerf_tests::real_node::Process;
 
 use super::scene::Scene;
 use super::users::{daemons, servers};

@@ -2,12 +2,13 @@
 
 use std::path::PathBuf;
 
+use crate::real_node::Process;
 use anyhow::Context as _;
 use k8s_openapi::api::core::v1::Pod;
 use kerf_nvml_mock::{MockFiles, MockState};
 use kerf_tests::control_plane;
+use kerf_tests::kubelet_rules::IMAGE;
 use kerf_tests::mixed_kinds::{Ask, MixedNode, POD_VARIABLE, play};
-use kerf_tests::real_node::{IMAGE, Process};
 use kube::Client;
 use serde_json::json;
 

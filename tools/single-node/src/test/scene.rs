@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
+use crate::real_node::Process;
 use anyhow::{Context as _, bail, ensure};
 use k8s_openapi::api::core::v1::Pod;
 use kerf_core::kind::Kind;
@@ -11,7 +12,6 @@ use kerf_core::resource::SHARE_SIZES;
 use kerf_tests::cluster::wait;
 use kerf_tests::control_plane;
 use kerf_tests::pods::{Pods, assignment_of, phase_of, standing};
-use kerf_tests::real_node::Process;
 
 use super::node::Node;
 use super::users::servers;

@@ -3,9 +3,9 @@
 use std::process::Command;
 use std::time::Duration;
 
+use crate::real_node::Process;
 use anyhow::{Context as _, ensure};
 use kerf_tests::cluster::wait;
-use kerf_tests::real_node::Process;
 
 use super::scene::Scene;
 use super::users::daemons;

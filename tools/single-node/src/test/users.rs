@@ -2,9 +2,9 @@
 
 use std::path::PathBuf;
 
+use crate::real_node::Process;
 use anyhow::ensure;
 use kerf_core::names::GpuUuid;
-use kerf_tests::real_node::Process;
 
 use super::scene::Scene;
 use crate::args::Args;

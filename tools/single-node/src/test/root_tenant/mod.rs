@@ -7,11 +7,11 @@ use std::fs;
 use std::os::unix::fs::MetadataExt as _;
 use std::time::Duration;
 
+use crate::real_node::Process;
 use anyhow::{Context as _, ensure};
 use k8s_openapi::api::core::v1::Pod;
 use kerf_tests::cluster::{resource_of, wait};
 use kerf_tests::pods::{phase_of, standing};
-use kerf_tests::real_node::Process;
 use kube::api::PostParams;
 
 use super::scene::Scene;

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::process::Command;
 
-use crate::binaries;
+use kerf_tests::binaries;
 
 /// Program and version, one per line. A program that fails is listed with that.
 #[must_use]

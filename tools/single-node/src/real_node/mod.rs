@@ -27,15 +27,15 @@ use kerf_runtime::gpu_node::GpuNode;
 use kube::Api;
 use kube::api::{DeleteParams, ListParams};
 
-use crate::cluster::{Cluster, wait};
-use crate::control_plane::ControlPlane;
-use crate::process::{Child, Program};
+use kerf_tests::cluster::{Cluster, wait};
+use kerf_tests::control_plane::ControlPlane;
+use kerf_tests::process::{Child, Program};
 
 use containerd::Setup;
 
 pub use agent::simulated_gpus;
 pub use bare::BareNode;
-pub use containerd::{IMAGE, search_path, socket as containerd_socket};
+pub use containerd::{search_path, socket as containerd_socket};
 pub use leftovers::{Leftovers, is_alive};
 pub use network::service_addresses;
 pub use options::{Gpus, Places, RealNodeOptions};

@@ -8,9 +8,9 @@ use kerf_core::keys;
 use serde_json::{Value, json};
 
 use super::{Places, containerd};
-use crate::binaries;
-use crate::control_plane::ControlPlane;
-use crate::process::{Child, Program};
+use kerf_tests::binaries;
+use kerf_tests::control_plane::ControlPlane;
+use kerf_tests::process::{Child, Program};
 
 /// Starts it with the rights that the API server's Node authorizer grants.
 pub fn start(plane: &ControlPlane, name: &str, places: &Places) -> anyhow::Result<Child> {

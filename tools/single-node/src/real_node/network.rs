@@ -12,8 +12,8 @@ use serde_json::json;
 use tokio::task::JoinHandle;
 
 use super::Places;
-use crate::control_plane::{ControlPlane, ServiceAddresses};
-use crate::services::ServiceProxy;
+use kerf_tests::control_plane::{ControlPlane, ServiceAddresses};
+use kerf_tests::services::ServiceProxy;
 
 /// The first address of Services. A lent machine has no other addresses in this range.
 const FIRST: Ipv4Addr = Ipv4Addr::new(10, 96, 0, 1);

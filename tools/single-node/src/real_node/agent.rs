@@ -5,10 +5,10 @@ use kerf_nvml_mock::{MockConfig, MockFiles};
 
 use super::containerd::search_path;
 use super::{Gpus, Places, RealNodeOptions};
-use crate::binaries;
-use crate::cluster::{Cluster, NAMESPACE};
-use crate::mps::MpsStandIn;
-use crate::process::Program;
+use kerf_tests::binaries;
+use kerf_tests::cluster::{Cluster, NAMESPACE};
+use kerf_tests::mps::MpsStandIn;
+use kerf_tests::process::Program;
 
 const NAME: &str = "kerf-node-agent";
 

@@ -10,12 +10,10 @@ use anyhow::{Context as _, ensure};
 use tokio::process::Command;
 
 use super::{Places, RuntimeHandler, network};
-use crate::binaries;
-use crate::cluster::wait;
-use crate::process::{Child, Program};
-
-/// An image whose program waits. Its links lead into a `/usr` that pods mount from the machine.
-pub const IMAGE: &str = "kerf.local/pause:1";
+use kerf_tests::binaries;
+use kerf_tests::cluster::wait;
+use kerf_tests::kubelet_rules::IMAGE;
+use kerf_tests::process::{Child, Program};
 
 /// The images and handlers that a node needs beside the default ones.
 #[derive(Debug, Default)]

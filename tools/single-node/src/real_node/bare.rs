@@ -9,8 +9,8 @@ use anyhow::Context as _;
 use super::containerd::{self, Setup};
 use super::network::Services;
 use super::{Places, RuntimeHandler, announce, delete_pods, kubelet, node_ready};
-use crate::control_plane::ControlPlane;
-use crate::process::Child;
+use kerf_tests::control_plane::ControlPlane;
+use kerf_tests::process::Child;
 
 /// A running node without kerf. Fields are dropped in this order: users of a part end before it.
 pub struct BareNode {

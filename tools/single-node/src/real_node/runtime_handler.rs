@@ -9,7 +9,7 @@ use anyhow::Context as _;
 use serde_json::{Value, json};
 
 use super::{Places, containerd};
-use crate::control_plane::ControlPlane;
+use kerf_tests::control_plane::ControlPlane;
 
 /// The handler and `RuntimeClass` of NVIDIA's container runtime.
 pub const NVIDIA: &str = "nvidia";

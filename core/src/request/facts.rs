@@ -2,8 +2,10 @@
 
 use std::collections::BTreeMap;
 
-/// The facts of a pod that decide which policy matches it.
+/// The facts of a pod that decide which policy matches it. [`PodFacts::new`] makes them for every reader of pods, so that
+/// webhook, extender and `kerf policy` cannot choose different policies for one pod.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[non_exhaustive]
 pub struct PodFacts {
     /// The namespace that the pod is created in.
     pub namespace: String,
@@ -17,6 +19,38 @@ pub struct PodFacts {
     pub service_account: String,
     /// The GPU models that it names, as in `H100-80GB`.
     pub models: Vec<String>,
+}
+
+impl PodFacts {
+    /// The facts of a pod in `namespace` that has these `fields` and names these GPU models.
+    #[must_use]
+    pub fn new<'n>(
+        namespace: impl Into<Namespace<'n>>,
+        fields: SelectingFields,
+        models: Vec<String>,
+    ) -> Self {
+        let Namespace { name, labels: namespace_labels } = namespace.into();
+        let SelectingFields { labels, priority_class_name, service_account_name } = fields;
+        Self {
+            namespace: name.to_owned(),
+            namespace_labels: namespace_labels.cloned(),
+            labels,
+            priority_class: priority_class_name.unwrap_or_default(),
+            service_account: service_account_name.unwrap_or_default(),
+            models,
+        }
+    }
+}
+
+/// The fields of a Pod by which policies select it, as a reader of Pods has them.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct SelectingFields {
+    /// `metadata.labels`.
+    pub labels: BTreeMap<String, String>,
+    /// `spec.priorityClassName`; `None` if the pod names none.
+    pub priority_class_name: Option<String>,
+    /// `spec.serviceAccountName`; `None` if the pod names none.
+    pub service_account_name: Option<String>,
 }
 
 /// The namespace that a pod is created in.

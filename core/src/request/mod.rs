@@ -21,7 +21,7 @@ pub use ask::{ContainerAsk, DEFAULT_SIDECARS, PodAsk, Reading, Want};
 pub use dialect::Dialect;
 pub use dialects::{Words, dialect_of, is_scheduler_of};
 pub use errors::{AskError, Field, LimitRemedy};
-pub use facts::{Namespace, PodFacts};
+pub use facts::{Namespace, PodFacts, SelectingFields};
 pub use limits::{AskedLimits, asked_limits, asks_by};
 pub use models::{KnownModels, UnknownModel, resolve_models};
 pub use node_selection::{AffinityView, NodeLabel, NodeSelection};

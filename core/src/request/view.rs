@@ -1,6 +1,6 @@
 //! The parts of a Pod that a request is read from.
 
-use super::{AffinityView, Namespace, PodFacts, Role};
+use super::{AffinityView, Namespace, PodFacts, Role, SelectingFields};
 use serde::Deserialize;
 use std::collections::BTreeMap;
 
@@ -19,15 +19,12 @@ impl PodView {
     /// The facts that decide which policy matches the pod; `models` are the GPU models that it names.
     #[must_use]
     pub fn facts<'n>(&self, namespace: impl Into<Namespace<'n>>, models: &[String]) -> PodFacts {
-        let Namespace { name, labels } = namespace.into();
-        PodFacts {
-            namespace: name.to_owned(),
-            namespace_labels: labels.cloned(),
+        let fields = SelectingFields {
             labels: self.metadata.labels.clone(),
-            priority_class: self.spec.priority_class_name.clone().unwrap_or_default(),
-            service_account: self.spec.service_account_name.clone().unwrap_or_default(),
-            models: models.to_vec(),
-        }
+            priority_class_name: self.spec.priority_class_name.clone(),
+            service_account_name: self.spec.service_account_name.clone(),
+        };
+        PodFacts::new(namespace, fields, models.to_vec())
     }
 }
 

@@ -2,7 +2,7 @@ use super::super::tests::{index, known, reserve, uid};
 use super::*;
 use crate::cluster_index::ClusterIndex;
 use kerf_core::names::PodKey;
-use kerf_core::request::PodFacts;
+use kerf_core::request::{PodFacts, SelectingFields};
 use kerf_core::testing::{node_status, request};
 use std::collections::BTreeMap;
 
@@ -28,7 +28,7 @@ fn a_pod_is_pending_for_the_first_reason_that_keeps_it() {
         &["n"],
         false,
     );
-    let elsewhere = PodFacts { namespace: "other".to_owned(), ..PodFacts::default() };
+    let elsewhere = PodFacts::new("other", SelectingFields::default(), Vec::new());
     let of_other = ask().of(Arc::new(elsewhere));
     index.scheduling().unschedulable().refused(
         &uid("quota"),

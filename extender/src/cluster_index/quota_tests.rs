@@ -11,7 +11,7 @@ use kerf_core::packing::Refusal;
 use kerf_core::packing::Terms;
 use kerf_core::policy::Policies;
 use kerf_core::quota::{Cap, Charge};
-use kerf_core::request::PodFacts;
+use kerf_core::request::{PodFacts, SelectingFields};
 use kerf_core::resource::ResourceName;
 use kerf_core::static_node::Devices;
 use kerf_core::testing::{node_status, request, request_sized};
@@ -50,11 +50,9 @@ fn cluster() -> Scene {
 /// A pod of the namespace `team`, under this policy by its document.
 fn pod(name: &str, request: RequestDocument, policy: &str) -> Candidate {
     let chosen = Some(Chosen { policy: policy.to_owned(), ..Chosen::default() });
-    let facts = PodFacts {
-        namespace: "team".to_owned(),
-        labels: [("policy".to_owned(), "p".to_owned())].into(),
-        ..PodFacts::default()
-    };
+    let labels = [("policy".to_owned(), "p".to_owned())].into();
+    let fields = SelectingFields { labels, ..SelectingFields::default() };
+    let facts = PodFacts::new("team", fields, Vec::new());
     let ask = Ask::read(Some(&RequestDocument { chosen, ..request }.to_json()));
     Candidate {
         devices: Devices::new(),
@@ -111,7 +109,7 @@ fn the_use_of_a_quota_names_only_namespaces_that_the_policy_names() {
     run(&mut index, &half("a"), "n1");
     let mut theirs = half("b");
     theirs.key.namespace = "lab-1".to_owned();
-    let facts = PodFacts { namespace: "lab-1".to_owned(), ..PodFacts::default() };
+    let facts = PodFacts::new("lab-1", SelectingFields::default(), Vec::new());
     let chosen = pod("b", request(SMALL, 1), "wide").ask.unwrap();
     theirs.ask = Ok(chosen.of(Arc::new(facts)));
     run(&mut index, &theirs, "n2");
@@ -142,7 +140,7 @@ fn pods_that_are_filtered_at_once_stay_within_the_quota_together() {
     }
     assert!(refused(&ask_for(&mut index, &half("c"), now), Refusal::QuotaFull));
     let stranger = Candidate { key: PodKey::new("other", "d"), ..pod("d", request(HALF, 1), "p") };
-    let facts = PodFacts { namespace: "other".to_owned(), ..PodFacts::default() };
+    let facts = PodFacts::new("other", SelectingFields::default(), Vec::new());
     let stranger = Candidate { ask: stranger.ask.map(|ask| ask.of(Arc::new(facts))), ..stranger };
     assert!(!ask_for(&mut index, &stranger, now).fitting.is_empty(), "each namespace has its own");
     assert!(!ask_for(&mut index, &half("c"), now + LIFETIME).fitting.is_empty(), "hopes end");

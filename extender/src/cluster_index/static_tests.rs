@@ -13,7 +13,7 @@ use kerf_core::names::PodKey;
 use kerf_core::packing::Refusal;
 use kerf_core::policy::Policies;
 use kerf_core::quota::Cap;
-use kerf_core::request::PodFacts;
+use kerf_core::request::{PodFacts, SelectingFields};
 use kerf_core::resource::{PluginName, ResourceName};
 use kerf_core::static_node::{Devices, StaticNode};
 use kerf_core::testing::{request, request_sized, static_node};
@@ -53,7 +53,7 @@ fn cluster(nodes: &[(&str, StaticNode)]) -> ClusterIndex {
 
 fn candidate(name: &str, request: RequestDocument) -> Candidate {
     let chosen = Some(Chosen { policy: "p".to_owned(), ..Chosen::default() });
-    let facts = PodFacts { namespace: "team".to_owned(), ..PodFacts::default() };
+    let facts = PodFacts::new("team", SelectingFields::default(), Vec::new());
     let ask = Ask::read(Some(&RequestDocument { chosen, ..request }.to_json())).unwrap();
     let (uid, key) = (PodUid::new(format!("uid-{name}")), PodKey::new("team", name));
     Candidate {

@@ -19,7 +19,7 @@ use kerf_core::names::PodKey;
 use kerf_core::packing::{KindPlan, Terms};
 use kerf_core::policy::Policies;
 use kerf_core::quota::{Cap, Charge};
-use kerf_core::request::PodFacts;
+use kerf_core::request::{PodFacts, SelectingFields};
 use kerf_core::static_node::Devices;
 use kerf_core::testing::{node_status, request};
 use kerf_core::units::SizeGb;
@@ -298,7 +298,7 @@ impl World {
         for container in document.containers.iter_mut().filter(|container| container.resource.is_neutral()) {
             container.kinds = KINDS[self.created % KINDS.len()].to_vec();
         }
-        let facts = PodFacts { namespace: namespace.to_owned(), ..PodFacts::default() };
+        let facts = PodFacts::new(namespace, SelectingFields::default(), Vec::new());
         let ask = Ask::read(Some(&document.to_json())).map(|ask| ask.of(Arc::new(facts)));
         let candidate = Candidate {
             uid: PodUid::new(format!("uid-{name}")),

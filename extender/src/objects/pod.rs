@@ -16,7 +16,7 @@ use kerf_core::kind::KindLabel;
 use kerf_core::names::{NodeName, PodKey, PodUid};
 use kerf_core::packing::Refusal;
 use kerf_core::quota::Charge;
-use kerf_core::request::{AffinityView, NodeSelection, PodFacts};
+use kerf_core::request::{AffinityView, NodeSelection, PodFacts, SelectingFields};
 use kerf_runtime::plugin_pod::{ContainerView, PluginPodStatus, asks_for_nothing, devices, has_slices};
 use kube::Resource;
 use serde::Deserialize;
@@ -174,14 +174,14 @@ impl From<SlicedPod> for KnownPod {
         let assigned = annotations.get(keys::ASSIGNMENT).filter(|_| !is_pending);
         let assigned = assigned.and_then(|text| charge(text, ask.as_ref()));
         let kind = ask.as_ref().map(|ask| ask.document.kind_label()).unwrap_or_default();
-        let facts = PodFacts {
-            namespace: metadata.namespace.clone().unwrap_or_default(),
-            namespace_labels: None,
+        let fields = SelectingFields {
             labels: metadata.labels.unwrap_or_default(),
-            priority_class: spec.priority_class_name.unwrap_or_default(),
-            service_account: spec.service_account_name.unwrap_or_default(),
-            models: ask.map(|ask| ask.document.gpus.models.clone()).unwrap_or_default(),
+            priority_class_name: spec.priority_class_name,
+            service_account_name: spec.service_account_name,
         };
+        let models = ask.map(|ask| ask.document.gpus.models.clone()).unwrap_or_default();
+        let namespace = metadata.namespace.unwrap_or_default();
+        let facts = PodFacts::new(namespace.as_str(), fields, models);
         let has_slices = has_slices(&annotations);
         let owners = metadata.owner_references.unwrap_or_default();
         let allowed = annotations.get(keys::MOVABLE).is_some_and(|value| value == "true");
@@ -204,7 +204,7 @@ impl From<SlicedPod> for KnownPod {
         };
         Self {
             uid: PodUid::new(metadata.uid.unwrap_or_default()),
-            key: PodKey::new(metadata.namespace.unwrap_or_default(), metadata.name.unwrap_or_default()),
+            key: PodKey::new(namespace, metadata.name.unwrap_or_default()),
             node: node.map(NodeName::new),
             ended: status.is_some_and(|status| status.has_ended()),
             has_slices,
@@ -283,16 +283,16 @@ mod tests {
             ]},
             "status": {"phase": "Succeeded"},
         }));
+        let fields = SelectingFields {
+            labels: [("team".to_owned(), "red".to_owned())].into(),
+            service_account_name: Some("robot".to_owned()),
+            ..SelectingFields::default()
+        };
         let template = Template {
             compute: Compute { cpu: CpuMilli(1500), memory: MemoryMib(2048) },
             movable_to: Some(Arc::default()),
             request: Some("{}".into()),
-            facts: Arc::new(PodFacts {
-                namespace: "ns".to_owned(),
-                labels: [("team".to_owned(), "red".to_owned())].into(),
-                service_account: "robot".to_owned(),
-                ..PodFacts::default()
-            }),
+            facts: Arc::new(PodFacts::new("ns", fields, Vec::new())),
             ..Template::default()
         };
         let expected = KnownPod {

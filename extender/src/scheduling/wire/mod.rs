@@ -11,7 +11,7 @@ use k8s_openapi::api::core::v1::Toleration;
 use kerf_core::keys;
 use kerf_core::names::{NodeName, PodKey, PodUid};
 use kerf_core::packing::Refusal;
-use kerf_core::request::PodFacts;
+use kerf_core::request::{PodFacts, SelectingFields};
 use kerf_core::static_node::Devices;
 use kerf_runtime::plugin_pod::{ContainerView, asks_by_neutral_name, asks_for_nothing, devices};
 use serde::de::{IgnoredAny, MapAccess, Visitor};
@@ -175,15 +175,13 @@ impl WirePod<'_> {
 
     fn with_facts(&self, ask: Ask) -> Ask {
         let WirePod { metadata, spec, .. } = self;
-        let text = |text: Option<&Text<'_>>| text.map(|t| t.0.clone().into_owned()).unwrap_or_default();
-        let facts = PodFacts {
-            namespace: metadata.namespace.0.clone().into_owned(),
-            namespace_labels: None,
+        let text = |text: &Option<Text<'_>>| text.as_ref().map(|text| text.0.clone().into_owned());
+        let fields = SelectingFields {
             labels: metadata.labels.clone().unwrap_or_default(),
-            priority_class: text(spec.as_ref().and_then(|s| s.priority_class_name.as_ref())),
-            service_account: text(spec.as_ref().and_then(|s| s.service_account_name.as_ref())),
-            models: ask.document.gpus.models.clone(),
+            priority_class_name: spec.as_ref().and_then(|spec| text(&spec.priority_class_name)),
+            service_account_name: spec.as_ref().and_then(|spec| text(&spec.service_account_name)),
         };
+        let facts = PodFacts::new(&*metadata.namespace.0, fields, ask.document.gpus.models.clone());
         ask.of(Arc::new(facts))
     }
 }

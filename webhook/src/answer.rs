@@ -1,8 +1,7 @@
 //! Turns the bytes of a question into the answer's text without any running parts, for callers with their own bytes and
 //! supply.
 
-use crate::admit::admit;
-use crate::decision::Decision;
+use crate::decision::decide;
 use crate::review;
 use kerf_core::policy::{Policies, Supply};
 
@@ -10,6 +9,6 @@ use kerf_core::policy::{Policies, Supply};
 #[must_use]
 pub fn answer(body: &[u8], policies: &Policies, supply: &Supply) -> Option<String> {
     let request = review::read(body).ok()?;
-    let pod = || admit(&request.object, request.namespace.as_str(), policies, supply);
-    serde_json::to_string(&review::answer(&request.uid, Decision::for_request(&request, pod).verdict())).ok()
+    let admission = decide(&request, request.namespace.as_str(), policies, supply);
+    serde_json::to_string(&review::answer(&request.uid, &admission)).ok()
 }

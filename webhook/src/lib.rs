@@ -2,11 +2,11 @@
 //!
 //! | module | what it decides |
 //! |---|---|
-//! | [`admit`] | whether a pod is unchanged, patched or denied, as `kerf_core::admission` decides: pure |
+//! | `admit` | whether a pod is unchanged, patched or denied, as `kerf_core::admission` decides: pure |
 //! | `patch`, `edit` | the smallest patch that makes a pod carry its request: pure |
 //! | `templates` | pod templates: a bare name becomes a qualified one, and nothing else: pure |
-//! | `decision` | the decision on an object, and its verdict, metrics and log line |
-//! | `answer` | from a question's bytes to the answer's text, for callers that have both: pure |
+//! | `decision` | the decision on a request, by `admit` or `templates`, and its log line |
+//! | `admission` | what was decided, for the answer, the metrics and the log |
 //! | `review` | the wire format of the API server's question and answer |
 //! | `routes` | HTTP: one question, one answer, one log line |
 //! | `match_conditions` | makes the API server send exactly the pods that the policies in force take |
@@ -17,7 +17,8 @@
 //! | [`app`], [`args`], `metrics` | the program |
 #![forbid(unsafe_code)]
 
-pub mod admit;
+mod admission;
+mod admit;
 mod answer;
 pub mod app;
 pub mod args;

@@ -116,7 +116,7 @@ impl Metrics {
         self.refusals.get_or_create(&ReasonLabels { reason }).inc();
     }
 
-    /// Counts one request; `kind` comes from [`Decision::kind`](crate::decision::Decision::kind).
+    /// Counts one request; `kind` comes from `Admission::kind`.
     pub fn count(&self, outcome: Outcome, kind: &'static str, took: Duration) {
         self.admissions.get_or_create(&Labels { outcome }).inc();
         self.durations.get_or_create(&KindLabel { kind }).observe(took.as_secs_f64());

@@ -49,6 +49,7 @@ fn became(admission: &Admission) -> (String, String) {
     match admission {
         Admission::Untouched => ("nothing".to_owned(), String::new()),
         Admission::Mended { .. } => panic!("a manifest carries no request"),
+        Admission::Qualified { .. } => panic!("a pod is no template"),
         Admission::Denied { message, .. } => ("refused".to_owned(), message.clone()),
         Admission::Patched { document, warnings, .. } => {
             let got = document.containers.iter().map(|c| {

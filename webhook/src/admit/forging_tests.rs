@@ -7,6 +7,7 @@
 //! adds, and not a bound that fails for all pods.
 
 use super::*;
+use kerf_core::contract::RequestDocument;
 use kerf_core::keys;
 use kerf_core::policy::{PolicyDocument, SupplyIndex};
 use kerf_core::testing::{node_status, static_node, with_neutral_names};
@@ -367,7 +368,7 @@ fn patched(pod: &Value, admission: &Admission) -> Option<Value> {
     let mut after = pod.clone();
     match admission {
         Admission::Untouched => {}
-        Admission::Patched { ops, .. } | Admission::Mended { ops, .. } => {
+        Admission::Patched { ops, .. } | Admission::Mended { ops, .. } | Admission::Qualified { ops } => {
             json_patch::patch(&mut after, ops).unwrap();
         }
         Admission::Denied { .. } => return None,

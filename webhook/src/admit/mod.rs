@@ -1,39 +1,15 @@
 //! Turns a pod, the policies and the cluster's supply into an admission: core's decision, and the patch for it. It is
 //! pure, because the API server may ask about a pod again and must get the same answer.
 
+use crate::admission::Admission;
 use crate::patch::{clear, mend, patch};
 use json_patch::PatchOperation;
 use kerf_core::admission::{decide, restored};
-use kerf_core::contract::RequestDocument;
 use kerf_core::policy::{Policies, Supply};
 use kerf_core::request::Namespace;
 use serde_json::Value;
 
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Admission {
-    /// The pod is created unchanged: it asks for no slice, or already carries everything.
-    Untouched,
-    Patched {
-        ops: Vec<PatchOperation>,
-        warnings: Vec<String>,
-        document: Box<RequestDocument>,
-    },
-    /// The pod carries its request already, and the patch restores what another webhook has changed since. For a pod
-    /// that asks for nothing, the patch removes annotations that only kerf may write.
-    Mended {
-        ops: Vec<PatchOperation>,
-        warnings: Vec<String>,
-    },
-    Denied {
-        /// The reason, with the field and the remedy.
-        message: String,
-        /// The reason as one word for metrics ([`Refusal::reason`]).
-        reason: &'static str,
-    },
-}
-
-#[must_use]
-pub fn admit<'n>(
+pub(crate) fn admit<'n>(
     pod: &Value,
     namespace: impl Into<Namespace<'n>>,
     policies: &Policies,

@@ -242,6 +242,7 @@ proptest! {
         match admit(&pod, "default", &policy(), &supply) {
             Admission::Untouched => prop_assert!(!asks(&pod)),
             Admission::Mended { .. } => prop_assert!(false, "it carries no request"),
+            Admission::Qualified { .. } => prop_assert!(false, "a pod is no template"),
             Admission::Denied { message, .. } => {
                 prop_assert!(asks(&pod));
                 prop_assert!(message.contains("container ") || message.contains("metadata.annotations"), "{}", message);

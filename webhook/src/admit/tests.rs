@@ -398,6 +398,7 @@ fn outcome(pod: &Value) -> String {
         Admission::Denied { message, .. } => format!("denied, {message}"),
         Admission::Untouched => "as it is".to_owned(),
         Admission::Mended { .. } => "mended".to_owned(),
+        Admission::Qualified { .. } => panic!("a pod is no template"),
         Admission::Patched { document, warnings, .. } => {
             let anew = warnings.iter().filter(|warning| warning.contains("anew")).count();
             let containers = document.containers.iter();

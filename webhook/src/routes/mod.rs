@@ -1,7 +1,7 @@
-//! HTTP: one question, one answer and one log line. `Decision` makes the answer.
+//! HTTP: one question, one answer and one log line. `decision` makes the answer.
 
-use crate::admit::{Admission, admit};
-use crate::decision::Decision;
+use crate::admission::Admission;
+use crate::decision;
 use crate::metrics::{Metrics, Outcome};
 use crate::namespaces::Namespaces;
 use crate::review::{self, Request};
@@ -37,17 +37,13 @@ async fn mutate(State(webhook): State<Webhook>, body: Bytes) -> Response {
     let started = Instant::now();
     let (outcome, kind, response) = match review::read(&body) {
         Ok(request) => {
-            let decision = if request.creates_pod() {
-                Decision::Pod(webhook.admit(&request).await)
-            } else {
-                Decision::for_template(&request)
-            };
-            decision.log(&request);
-            if let Decision::Pod(Admission::Denied { reason, .. }) = &decision {
+            let admission = webhook.decide(&request).await;
+            decision::log(&request, &admission);
+            if let Admission::Denied { reason, .. } = &admission {
                 webhook.metrics.count_refusal(reason);
             }
-            let answer = Json(review::answer(&request.uid, decision.verdict()));
-            (decision.outcome(), decision.kind(), answer.into_response())
+            let answer = Json(review::answer(&request.uid, &admission));
+            (admission.outcome(), admission.kind(), answer.into_response())
         }
         Err(error) => {
             tracing::warn!(%error, "invalid AdmissionReview");
@@ -59,16 +55,16 @@ async fn mutate(State(webhook): State<Webhook>, body: Bytes) -> Response {
 }
 
 impl Webhook {
-    /// Decides on a pod by the present policies and supply. It waits only for a namespace's labels, so that an
-    /// admission needs no call of the API server.
-    async fn admit(&self, request: &Request) -> Admission {
-        let labels = if self.policy.current().read_namespace_labels() {
+    /// Decides on a request by the present policies and supply. It waits only for the labels of a pod's namespace, so
+    /// that an admission needs no call of the API server.
+    async fn decide(&self, request: &Request) -> Admission {
+        let labels = if request.creates_pod() && self.policy.current().read_namespace_labels() {
             self.namespaces.labels(&request.namespace).await
         } else {
             None
         };
         let namespace = Namespace { name: &request.namespace, labels: labels.as_deref() };
-        admit(&request.object, namespace, &self.policy.current(), &self.supply.current())
+        decision::decide(request, namespace, &self.policy.current(), &self.supply.current())
     }
 }
 

@@ -208,7 +208,7 @@ async fn no_pod_is_held_for_a_replica_that_does_not_exist() {
         }
         let pod = json!({"metadata": {"name": "p", "annotations": annotations}, "spec": {"containers": [{"name": "main"}]}});
         let request = review::read(question("CREATE", &pod).to_string().as_bytes()).unwrap();
-        let admission = fixture.webhook.admit(&request).await;
+        let admission = fixture.webhook.decide(&request).await;
         let Admission::Patched { document, .. } = admission else { panic!("{admission:?}") };
         assert_eq!(document.containers[0].resource.to_string(), "kerf.dev/gpu-10gb");
         assert!(!document.to_json().contains("another"), "{}", document.to_json());

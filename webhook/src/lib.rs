@@ -19,7 +19,6 @@
 
 mod admission;
 mod admit;
-mod answer;
 pub mod app;
 pub mod args;
 mod ca_bundle;
@@ -35,5 +34,5 @@ mod review;
 mod routes;
 mod supply_watch;
 mod templates;
-
-pub use answer::answer;
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;

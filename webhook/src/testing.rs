@@ -1,5 +1,4 @@
-//! Turns the bytes of a question into the answer's text without any running parts, for callers with their own bytes and
-//! supply.
+//! The program's answer to given bytes, for the tests of other crates: without HTTP, a cluster or a policy folder.
 
 use crate::decision::decide;
 use crate::review;

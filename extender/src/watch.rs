@@ -111,7 +111,9 @@ fn apply_node(cluster: &Cluster, event: Event<NodeView>) {
     match event {
         Event::InitApply(node) | Event::Apply(node) => cluster.with(|index| {
             let (node, mut nodes) = (node.into_machine(), index.nodes());
-            let allocatable = node.allocatable().map(Compute::of).unwrap_or_default();
+            let allocatable = node.allocatable();
+            let listed = |name: &str| Some(allocatable?.get(name)?.0.as_str());
+            let allocatable = Compute::from_amounts(listed);
             nodes.objects().set_closed(node.name(), node.is_shut());
             nodes.objects().set_allocatable(node.name(), Some(allocatable));
             nodes.show_static(&node.name(), node.static_node());

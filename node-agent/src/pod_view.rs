@@ -9,7 +9,7 @@ use kerf_core::contract::{
 };
 use kerf_core::keys;
 use kerf_core::names::{PodKey, PodUid};
-use kerf_core::request::{Role, SpecView, devices};
+use kerf_core::request::{Role, SpecView, devices, has_ended};
 use kerf_core::units::MemoryMib;
 use kube::Resource;
 use serde::Deserialize;
@@ -68,7 +68,7 @@ impl PodView {
     }
 
     pub(crate) fn is_finished(&self) -> bool {
-        matches!(self.status.phase.as_str(), "Succeeded" | "Failed")
+        has_ended(&self.status.phase)
     }
 
     /// Whether the kubelet rejected the pod for lack of devices.

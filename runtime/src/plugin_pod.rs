@@ -2,17 +2,13 @@
 //! read.
 
 use k8s_openapi::api::core::v1::Pod;
-use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kerf_core::contract::AssignmentDocument;
 use kerf_core::keys;
-use kerf_core::kind::Kind;
 use kerf_core::names::PodKey;
-use kerf_core::nvidia_keys::{self, is_plugin_resource};
-use kerf_core::quantity::parse_count;
-use kerf_core::request::{Claim, Role, held};
-use kerf_core::resource::{PluginName, ResourceName};
-use kerf_core::static_node::Devices;
+use kerf_core::nvidia_keys::is_plugin_resource;
+use kerf_core::request::{PodRequests, RequestingContainer, has_ended};
+use kerf_core::static_node::{Devices, requested_devices};
 use kube::Resource;
 use serde::Deserialize;
 use std::collections::BTreeMap;
@@ -41,10 +37,10 @@ pub struct PluginPodSpec {
     pub node_name: Option<String>,
     /// The init containers, sidecars included.
     #[serde(default)]
-    pub init_containers: Vec<ContainerView>,
+    pub init_containers: Vec<RequestingContainer>,
     /// The containers, without init containers.
     #[serde(default)]
-    pub containers: Vec<ContainerView>,
+    pub containers: Vec<RequestingContainer>,
 }
 
 /// The fields of a Pod's status that kerf reads here.
@@ -55,31 +51,19 @@ pub struct PluginPodStatus {
     pub phase: Option<String>,
 }
 
-/// The fields of a container that kerf reads here.
-#[derive(Debug, Clone, Default, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct ContainerView {
-    /// `Always` if an init container is a sidecar.
-    #[serde(default)]
-    pub restart_policy: Option<String>,
-    /// The resources that the container requests.
-    #[serde(default)]
-    pub resources: Option<ResourcesView>,
-}
-
-/// The fields of a container's resources that kerf reads here.
-#[derive(Debug, Clone, Default, Deserialize)]
-pub struct ResourcesView {
-    /// The requests alone, because the API server copies limits into them.
-    #[serde(default)]
-    pub requests: Option<BTreeMap<String, Quantity>>,
+impl PluginPodSpec {
+    /// The requests of all containers.
+    #[must_use]
+    pub fn requests(&self) -> PodRequests<'_> {
+        PodRequests { init_containers: &self.init_containers, containers: &self.containers }
+    }
 }
 
 impl PluginPodStatus {
     /// Whether all containers have ended for good.
     #[must_use]
     pub fn has_ended(&self) -> bool {
-        matches!(self.phase.as_deref(), Some("Succeeded" | "Failed"))
+        self.phase.as_deref().is_some_and(has_ended)
     }
 }
 
@@ -100,7 +84,7 @@ impl PluginPod {
     /// The plugin's devices that the Pod holds over its whole life.
     #[must_use]
     pub fn devices(&self) -> Devices {
-        devices(&self.spec.init_containers, &self.spec.containers)
+        requested_devices(self.spec.requests())
     }
 
     /// Whether a change of the node's GPUs would take something from the Pod: a device of the plugin, held for a while
@@ -111,9 +95,7 @@ impl PluginPod {
     }
 
     fn requests_devices(&self) -> bool {
-        let containers = self.spec.containers.iter().chain(&self.spec.init_containers);
-        let mut requests = containers.flat_map(ContainerView::requests);
-        requests.any(|(name, count)| is_plugin_resource(name) && count.0 != "0")
+        self.spec.requests().amounts().any(|(name, count)| is_plugin_resource(name) && count != "0")
     }
 
     /// Whether it has slices that kerf's agent made.
@@ -121,44 +103,6 @@ impl PluginPod {
     pub fn has_slices(&self) -> bool {
         self.metadata.annotations.as_ref().is_some_and(has_slices)
     }
-}
-
-/// The devices of NVIDIA's device plugin that a pod with these containers holds over its whole life.
-#[must_use]
-pub fn devices(init_containers: &[ContainerView], containers: &[ContainerView]) -> Devices {
-    let init = init_containers.iter().map(|container| {
-        let is_sidecar = container.restart_policy.as_deref() == Some("Always");
-        (if is_sidecar { Role::Sidecar } else { Role::Init }, container)
-    });
-    let all = init.chain(containers.iter().map(|container| (Role::App, container)));
-    let claims: Vec<Claim> = all.flat_map(|(role, container)| container.claims(role)).collect();
-    let mut devices = Devices::new();
-    for (claim, held) in claims.iter().zip(held(&claims)).filter(|(_, held)| *held > 0) {
-        if let Some(name) = claim.resource.plugin_name() {
-            let sum = devices.entry(name).or_default();
-            *sum = sum.saturating_add(held);
-        }
-    }
-    devices
-}
-
-/// Whether a pod with these containers requests no resource with a name of NVIDIA's or a neutral one. An amount of 0
-/// counts as no request, but it is enough for kube-scheduler to ask an extender about the pod
-/// (`pkg/scheduler/extender.go`, `hasManagedResources`). Neutral names count, because a pod with one and without a
-/// request document would otherwise pass the filter and start without a GPU.
-#[must_use]
-pub fn asks_for_nothing(init_containers: &[ContainerView], containers: &[ContainerView]) -> bool {
-    let mut requests = init_containers.iter().chain(containers).flat_map(ContainerView::requests);
-    let is_managed =
-        |name: &str| name.starts_with(nvidia_keys::PREFIX) || name.starts_with(keys::SIZE_PREFIX);
-    requests.all(|(name, count)| !is_managed(name) || parse_count(&count.0) == Some(0))
-}
-
-/// Whether a pod with these containers requests a neutral name, which only managed nodes have.
-#[must_use]
-pub fn asks_by_neutral_name(init_containers: &[ContainerView], containers: &[ContainerView]) -> bool {
-    let mut requests = init_containers.iter().chain(containers).flat_map(ContainerView::requests);
-    requests.any(|(name, count)| name.starts_with(keys::SIZE_PREFIX) && parse_count(&count.0) != Some(0))
 }
 
 /// Whether a pod with these annotations has slices that kerf's agent made.
@@ -169,22 +113,6 @@ pub fn has_slices(annotations: &BTreeMap<String, String>) -> bool {
         serde_json::from_str::<AssignmentDocument>(text)
             .map_or(true, |assignment| !assignment.slices.is_empty())
     })
-}
-
-impl ContainerView {
-    /// The resource requests of the container, by name.
-    pub fn requests(&self) -> impl Iterator<Item = (&String, &Quantity)> {
-        self.resources.iter().filter_map(|resources| resources.requests.as_ref()).flatten()
-    }
-
-    fn claims(&self, role: Role) -> impl Iterator<Item = Claim> {
-        self.requests().filter_map(move |(name, amount)| {
-            let name: PluginName = name.parse().ok()?;
-            let resource = name.plain().unwrap_or(ResourceName::Plugin(name, Kind::TimeSlicing));
-            let count = u32::try_from(parse_count(&amount.0)?).unwrap_or(u32::MAX);
-            Some(Claim { role, resource, count })
-        })
-    }
 }
 
 #[cfg(test)]
@@ -223,39 +151,6 @@ mod tests {
             pod.metadata.annotations = Some([(keys::ASSIGNMENT.to_owned(), assignment)].into());
             assert_eq!(pod.holds_gpus(), holds, "{slices}");
         }
-    }
-
-    #[test]
-    fn a_sidecars_devices_add_to_the_containers_and_an_init_containers_do_not() {
-        let gpu = container("nvidia.com/gpu", "1");
-        let mut sidecar = gpu.clone();
-        sidecar["restartPolicy"] = json!("Always");
-        for (init, held) in [(gpu.clone(), 1), (sidecar, 2), (container("nvidia.com/gpu", "3"), 3)] {
-            let pod = pod(&json!({"initContainers": [init], "containers": [gpu]}));
-            assert_eq!(pod.devices(), [(PluginName::Gpu, held)].into(), "{init}");
-        }
-    }
-
-    #[test]
-    fn a_neutral_name_is_a_request_and_an_amount_of_0_is_none() {
-        for (name, count, nothing) in [
-            ("nvidia.com/gpu", "0", true),
-            ("nvidia.com/gpu-10gb", "0", true),
-            ("cpu", "2", true),
-            ("example.com/fpga", "1", true),
-            ("nvidia.com/gpu", "1", false),
-            ("nvidia.com/gpu-10gb", "1", false),
-            ("nvidia.com/gpu", "none", false),
-            ("kerf.dev/gpu-10gb", "1", false),
-            ("kerf.dev/gpu-13gb", "1", false),
-            ("kerf.dev/gpu-10gb", "0", true),
-        ] {
-            let pod = pod(&json!({"initContainers": [], "containers": [container(name, count)]}));
-            let reported = asks_for_nothing(&pod.spec.init_containers, &pod.spec.containers);
-            assert_eq!(reported, nothing, "{name}: {count}");
-        }
-        let init = pod(&json!({"initContainers": [container("nvidia.com/gpu", "1")], "containers": []}));
-        assert!(!asks_for_nothing(&init.spec.init_containers, &[]));
     }
 
     #[test]

@@ -2,7 +2,7 @@
 //! with similar resource names, or through dynamic resource allocation. Pure.
 
 use kerf_core::names::PodKey;
-use kerf_runtime::plugin_pod::{ContainerView, PluginPod};
+use kerf_runtime::plugin_pod::PluginPod;
 use serde_json::Value;
 use std::collections::BTreeSet;
 
@@ -20,9 +20,8 @@ pub(super) fn holders(node: &str, pods: &[PluginPod], claimed: &BTreeSet<PodKey>
 }
 
 fn asks(pod: &PluginPod) -> bool {
-    let containers = pod.spec.containers.iter().chain(&pod.spec.init_containers);
-    let mut requests = containers.flat_map(ContainerView::requests);
-    requests.any(|(name, amount)| RESOURCES.iter().any(|begin| name.starts_with(begin)) && amount.0 != "0")
+    let mut requests = pod.spec.requests().amounts();
+    requests.any(|(name, amount)| RESOURCES.iter().any(|begin| name.starts_with(begin)) && amount != "0")
 }
 
 pub(super) fn claimed(claims: &[Value]) -> BTreeSet<PodKey> {

@@ -24,11 +24,23 @@ pub enum Role {
 }
 
 impl Role {
+    /// The role of a container of `spec.initContainers` with this `restartPolicy`.
+    #[must_use]
+    pub fn before_apps(restart_policy: Option<&str>) -> Self {
+        if restart_policy == Some("Always") { Self::Sidecar } else { Self::Init }
+    }
+
     /// Whether it is an app container. Documents leave out this role, because it is the default.
     #[must_use]
     pub fn is_app(&self) -> bool {
         *self == Self::App
     }
+}
+
+/// Whether a pod in this `status.phase` has ended: all its containers have, for good.
+#[must_use]
+pub fn has_ended(phase: &str) -> bool {
+    matches!(phase, "Succeeded" | "Failed")
 }
 
 /// A container's claim to slices of one name.

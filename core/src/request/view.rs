@@ -70,7 +70,7 @@ impl SpecView {
     /// All containers in the order in which the kubelet gives them devices: init containers and sidecars, then app
     /// containers.
     pub fn in_order(&self) -> impl Iterator<Item = (&ContainerView, Role)> {
-        let inits = self.init_containers.iter().map(|c| (c, c.role_before_apps()));
+        let inits = self.init_containers.iter().map(|c| (c, Role::before_apps(c.restart_policy.as_deref())));
         inits.chain(self.containers.iter().map(|c| (c, Role::App)))
     }
 
@@ -98,15 +98,6 @@ pub struct ContainerView {
     /// `restartPolicy`, which only init containers have.
     #[serde(default)]
     pub restart_policy: Option<String>,
-}
-
-impl ContainerView {
-    fn role_before_apps(&self) -> Role {
-        match self.restart_policy.as_deref() {
-            Some("Always") => Role::Sidecar,
-            _ => Role::Init,
-        }
-    }
 }
 
 /// `resources` of a container: names and quantities as the API server sends them.

@@ -4,9 +4,11 @@
 mod labels;
 mod offer;
 mod place;
+mod requested;
 
 pub use offer::{StaticOffer, admits};
 pub use place::{Devices, Spot, devices, is_conceivable, place, suits, sum};
+pub use requested::requested_devices;
 
 use crate::kind::Kind;
 use crate::managed::is_managed;

@@ -1,9 +1,7 @@
 //! CPU and memory of pods and nodes, as far as they influence the choice of a node for a share of a GPU.
 
-use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use kerf_core::packing::fraction::CpuMilli;
 use kerf_core::units::MemoryMib;
-use std::collections::BTreeMap;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Compute {
@@ -16,10 +14,11 @@ impl Compute {
     /// More than any node has.
     pub const PLENTY: Self = Self { cpu: CpuMilli(1_000_000), memory: MemoryMib(1 << 26) };
 
-    /// Reads a list of resources. What it does not name, or what cannot be read, counts as zero.
+    /// Reads a list of resources, which has an amount for a name. What it does not name, or what cannot be read, counts
+    /// as zero.
     #[must_use]
-    pub fn of(resources: &BTreeMap<String, Quantity>) -> Self {
-        let amount = |name: &str| resources.get(name).and_then(|q| amount(&q.0)).unwrap_or(0.0);
+    pub fn from_amounts<'r>(listed: impl Fn(&str) -> Option<&'r str>) -> Self {
+        let amount = |name: &str| listed(name).and_then(amount).unwrap_or(0.0);
         Self {
             cpu: CpuMilli(whole(amount("cpu") * 1000.0)),
             memory: MemoryMib(whole(amount("memory") / MIB).into()),
@@ -100,9 +99,11 @@ mod tests {
     #[test]
     fn quantities_are_read_as_kubernetes_writes_them() {
         let of = |cpu: &str, memory: &str| {
-            let list =
-                [("cpu", cpu), ("memory", memory)].map(|(k, v)| (k.to_owned(), Quantity(v.to_owned())));
-            let compute = Compute::of(&BTreeMap::from(list));
+            let compute = Compute::from_amounts(|name| match name {
+                "cpu" => Some(cpu),
+                "memory" => Some(memory),
+                _ => None,
+            });
             (compute.cpu.0, compute.memory.0)
         };
         assert_eq!(of("500m", "4Gi"), (500, 4096));

@@ -8,7 +8,6 @@ use crate::objects::metadata;
 use crate::objects::template::Template;
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::{Pod, Toleration};
-use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 use kerf_core::contract::{AssignedSlice, AssignmentDocument};
 use kerf_core::keys;
@@ -16,8 +15,11 @@ use kerf_core::kind::KindLabel;
 use kerf_core::names::{NodeName, PodKey, PodUid};
 use kerf_core::packing::Refusal;
 use kerf_core::quota::Charge;
-use kerf_core::request::{AffinityView, NodeSelection, PodFacts, SelectingFields};
-use kerf_runtime::plugin_pod::{ContainerView, PluginPodStatus, asks_for_nothing, devices, has_slices};
+use kerf_core::request::{
+    AffinityView, NodeSelection, PodFacts, PodRequests, RequestingContainer, Role, SelectingFields,
+};
+use kerf_core::static_node::requested_devices;
+use kerf_runtime::plugin_pod::{PluginPodStatus, has_slices};
 use kube::Resource;
 use serde::Deserialize;
 use serde::de::IgnoredAny;
@@ -59,11 +61,11 @@ pub struct PodSpecView {
     pub scheduling_gates: Vec<IgnoredAny>,
     /// What its runtime uses of the node beside its containers.
     #[serde(default)]
-    pub overhead: Option<BTreeMap<String, Quantity>>,
+    pub overhead: Option<BTreeMap<String, String>>,
     #[serde(default)]
-    pub init_containers: Vec<ContainerView>,
+    pub init_containers: Vec<RequestingContainer>,
     #[serde(default)]
-    pub containers: Vec<ContainerView>,
+    pub containers: Vec<RequestingContainer>,
 }
 
 /// What metrics count a pod by.
@@ -157,13 +159,20 @@ impl KnownPod {
     }
 }
 
+impl PodSpecView {
+    fn requests(&self) -> PodRequests<'_> {
+        PodRequests { init_containers: &self.init_containers, containers: &self.containers }
+    }
+}
+
 impl From<SlicedPod> for KnownPod {
     fn from(pod: SlicedPod) -> Self {
         let SlicedPod { metadata, spec, status } = pod;
         let spec = spec.unwrap_or_default();
-        let devices = devices(&spec.init_containers, &spec.containers);
-        let asks_for_nothing = asks_for_nothing(&spec.init_containers, &spec.containers);
-        let compute = compute(&spec);
+        let requests = spec.requests();
+        let devices = requested_devices(requests);
+        let asks_for_nothing = requests.asks_for_nothing();
+        let compute = compute(requests, spec.overhead.as_ref());
         let node = spec.node_name.filter(|name| !name.is_empty());
         let is_pending = node.is_none();
         let mut annotations = metadata.annotations.unwrap_or_default();
@@ -231,22 +240,16 @@ fn charge(assignment: &str, ask: Option<&Ask>) -> Option<Charge> {
 
 /// What a pod asks of the node, by kube-scheduler's rule (`component-helpers/resource/helpers.go`, `PodRequests`). An
 /// init container runs beside the sidecars before it, the other containers beside all sidecars.
-fn compute(spec: &PodSpecView) -> Compute {
-    let asked = |container: &ContainerView| {
-        let requests = container.resources.as_ref().and_then(|resources| resources.requests.as_ref());
-        requests.map(Compute::of).unwrap_or_default()
-    };
-    let (mut sidecars, mut most) = (Compute::default(), Compute::default());
-    for container in &spec.init_containers {
-        let together = sidecars.plus(asked(container));
-        if container.restart_policy.as_deref() == Some("Always") {
-            sidecars = together;
+fn compute(requests: PodRequests<'_>, overhead: Option<&BTreeMap<String, String>>) -> Compute {
+    let (mut staying, mut most) = (Compute::default(), Compute::default());
+    for (container, role) in requests.in_order() {
+        let together = staying.plus(Compute::from_amounts(|name| container.request(name)));
+        if role != Role::Init {
+            staying = together;
         }
         most = most.max(together);
     }
-    let running = spec.containers.iter().map(asked).fold(sidecars, Compute::plus);
-    let overhead = spec.overhead.as_ref().map(Compute::of).unwrap_or_default();
-    running.max(most).plus(overhead)
+    most.plus(Compute::from_amounts(|name| Some(overhead?.get(name)?.as_str())))
 }
 
 /// Whether this owner is a controller that recreates the pod, and not for the same node. A Job is excluded, because it

@@ -11,9 +11,8 @@ use k8s_openapi::api::core::v1::Toleration;
 use kerf_core::keys;
 use kerf_core::names::{NodeName, PodKey, PodUid};
 use kerf_core::packing::Refusal;
-use kerf_core::request::{PodFacts, SelectingFields};
-use kerf_core::static_node::Devices;
-use kerf_runtime::plugin_pod::{ContainerView, asks_by_neutral_name, asks_for_nothing, devices};
+use kerf_core::request::{PodFacts, PodRequests, RequestingContainer, SelectingFields};
+use kerf_core::static_node::{Devices, requested_devices};
 use serde::de::{IgnoredAny, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
 use std::borrow::Cow;
@@ -63,9 +62,9 @@ struct WireSpec<'a> {
     #[serde(default)]
     tolerations: Option<Vec<Toleration>>,
     #[serde(default)]
-    init_containers: Option<Vec<ContainerView>>,
+    init_containers: Option<Vec<RequestingContainer>>,
     #[serde(default)]
-    containers: Option<Vec<ContainerView>>,
+    containers: Option<Vec<RequestingContainer>>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -154,23 +153,21 @@ impl WirePod<'_> {
 
     fn asks_for_nothing(&self) -> bool {
         let request = self.metadata.annotations.as_ref().and_then(|a| a.request.as_ref());
-        let (init_containers, containers) = self.containers();
-        request.is_none() && asks_for_nothing(init_containers, containers)
+        request.is_none() && self.requests().asks_for_nothing()
     }
 
     /// The devices that the pod asks of NVIDIA's plugin. A pod that also has a neutral name asks kerf only: a static
     /// node would start it without that slice.
     fn devices(&self) -> Devices {
-        let (init_containers, containers) = self.containers();
-        let is_kerfs = asks_by_neutral_name(init_containers, containers);
-        if is_kerfs { Devices::new() } else { devices(init_containers, containers) }
+        let requests = self.requests();
+        if requests.asks_by_neutral_name() { Devices::new() } else { requested_devices(requests) }
     }
 
-    fn containers(&self) -> (&[ContainerView], &[ContainerView]) {
+    fn requests(&self) -> PodRequests<'_> {
         let spec = self.spec.as_ref();
-        let init_containers = spec.and_then(|spec| spec.init_containers.as_deref());
-        let containers = spec.and_then(|spec| spec.containers.as_deref());
-        (init_containers.unwrap_or_default(), containers.unwrap_or_default())
+        let init_containers = spec.and_then(|spec| spec.init_containers.as_deref()).unwrap_or_default();
+        let containers = spec.and_then(|spec| spec.containers.as_deref()).unwrap_or_default();
+        PodRequests { init_containers, containers }
     }
 
     fn with_facts(&self, ask: Ask) -> Ask {

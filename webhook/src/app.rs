@@ -1,10 +1,11 @@
 //! The program: what it starts, in which order, and how it ends.
 
 use crate::args::Args;
-use crate::certificate::Keeper;
+use crate::certificate::CertificateReconciler;
+use crate::match_conditions::MatchConditionReconciler;
 use crate::metrics::Metrics;
 use crate::routes::{Webhook, routes};
-use crate::{match_conditions, namespaces, policy_events, supply_watch};
+use crate::{namespaces, policy_events, supply_watch};
 use anyhow::Context;
 use kerf_runtime::admin::{self, Readiness};
 use kerf_runtime::policy_file::PolicyStore;
@@ -59,10 +60,10 @@ pub async fn run(args: Args, stop: CancellationToken) -> anyhow::Result<()> {
         Ok(())
     });
     let (first_try, looked) = oneshot::channel();
-    let conditions = match_conditions::Keeper::new(&args, client.clone(), policy.clone());
-    let kept = conditions.keep(first_try, end.clone());
+    let conditions = MatchConditionReconciler::new(&args, client.clone(), policy.clone());
+    let write_conditions = conditions.run(first_try, end.clone());
     tasks.spawn(async {
-        kept.await;
+        write_conditions.await;
         Ok(())
     });
     let follow = supply_watch::follow(client.clone(), publisher, args.neutral_names, end.clone());
@@ -131,8 +132,9 @@ async fn serve_admissions(
     (readiness, looked): (Readiness, oneshot::Receiver<()>),
     Stops { stop, end }: Stops,
 ) -> anyhow::Result<()> {
-    let mut keeper = Keeper::new(client, args.tls).context("--tls-ca-age, --tls-leaf-age")?;
-    let Some(material) = keeper.obtain(&end).await else { return Ok(()) };
+    let mut reconciler =
+        CertificateReconciler::new(client, args.tls).context("--tls-ca-age, --tls-leaf-age")?;
+    let Some(material) = reconciler.obtain(&end).await else { return Ok(()) };
     let certificate = ServingCertificate::new(&material)?;
     let tls = certificate.server_config(&material, Clients::Any)?;
     tokio::select! {
@@ -155,8 +157,8 @@ async fn serve_admissions(
     let ended = end.clone();
     let report = move |trusted| readiness.set("certificate", trusted);
     let expiry = webhook.metrics.expiry.clone();
-    let keeping = keeper.keep(certificate, (material, expiry), report, ended);
-    let keeping = tokio::spawn(keeping);
+    let renewal = reconciler.run(certificate, (material, expiry), report, ended);
+    let renewal = tokio::spawn(renewal);
     serve::serve(listener, tls, serve::closing(routes(webhook), stop), end).await?;
-    Ok(keeping.await?)
+    Ok(renewal.await?)
 }

@@ -24,7 +24,7 @@ const NAMESPACE: &str = "default";
 /// The number of tries for an Event, the wait after the first one, which then doubles, and the timeout of each.
 const ATTEMPT_LIMIT: u32 = 5;
 const FIRST_BACKOFF: Duration = Duration::from_secs(1);
-const TIMEOUT: Duration = Duration::from_secs(5);
+const EVENT_TIMEOUT: Duration = Duration::from_secs(5);
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum FileEvent {
@@ -75,7 +75,9 @@ async fn write(client: &Client, configuration: &str, change: &FileEvent) {
     for _ in 0..ATTEMPT_LIMIT {
         let regarding = regarding(client, configuration).await;
         let event = event(change, regarding, Timestamp::now());
-        let error = match tokio::time::timeout(TIMEOUT, api.create(&PostParams::default(), &event)).await {
+        let error = match tokio::time::timeout(EVENT_TIMEOUT, api.create(&PostParams::default(), &event))
+            .await
+        {
             Ok(Ok(_)) => return,
             // A retry would be rejected again, unless the API server only throttled this one (429).
             Ok(Err(kube::Error::Api(status))) if (400..500).contains(&status.code) && status.code != 429 => {
@@ -95,7 +97,7 @@ async fn write(client: &Client, configuration: &str, change: &FileEvent) {
 /// The configuration, with its UID if that can be read, because `kubectl describe` searches for it.
 async fn regarding(client: &Client, configuration: &str) -> ObjectReference {
     let api = Api::<MutatingWebhookConfiguration>::all(client.clone());
-    let found = tokio::time::timeout(TIMEOUT, api.get(configuration)).await;
+    let found = tokio::time::timeout(EVENT_TIMEOUT, api.get(configuration)).await;
     ObjectReference {
         api_version: Some(MutatingWebhookConfiguration::api_version(&()).into_owned()),
         kind: Some(MutatingWebhookConfiguration::kind(&()).into_owned()),

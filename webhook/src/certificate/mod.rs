@@ -20,7 +20,7 @@ const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 /// minute to update the folder.
 const POLL_INTERVAL: Duration = Duration::from_secs(10);
 
-pub(crate) struct Keeper {
+pub(crate) struct CertificateReconciler {
     source: Source,
     period: Duration,
 }
@@ -31,7 +31,7 @@ enum Source {
 }
 
 #[derive(Debug, Error)]
-enum KeepError {
+enum RenewError {
     #[error(transparent)]
     Tls(#[from] TlsError),
     #[error(transparent)]
@@ -45,10 +45,10 @@ struct Check {
     material: Option<Material>,
     /// Whether the API server trusts it; `None` if that is not known.
     trusted: Option<bool>,
-    error: Option<KeepError>,
+    error: Option<RenewError>,
 }
 
-impl Keeper {
+impl CertificateReconciler {
     pub fn new(client: Client, args: TlsArgs) -> Result<Self, BadAges> {
         let Some(dir) = args.tls_dir else {
             let own = Own::new(client, args)?;
@@ -77,7 +77,7 @@ impl Keeper {
 
     /// Keeps `serving`, which now has the certificate `shown`, up to date until `stop`. After each check it calls
     /// `report` with whether the API server accepts the certificate.
-    pub async fn keep(
+    pub async fn run(
         mut self,
         serving: ServingCertificate,
         (mut shown, expiry): (Material, Expiry),
@@ -95,10 +95,10 @@ impl Keeper {
             report(trusted && is_valid(&shown));
             let error = check.error.or(refused);
             last_error.log_once(error.as_ref());
-            let pause = if error.is_some() { RETRY_INTERVAL.min(self.period) } else { self.period };
+            let delay = if error.is_some() { RETRY_INTERVAL.min(self.period) } else { self.period };
             tokio::select! {
                 () = stop.cancelled() => return,
-                () = tokio::time::sleep(pause) => {}
+                () = tokio::time::sleep(delay) => {}
             }
         }
     }
@@ -110,7 +110,7 @@ impl Keeper {
                 let folder = folder.clone();
                 // The folder is read in another thread, because the program answers pods in this one.
                 let read = tokio::task::spawn_blocking(move || folder.read(Timestamp::now())).await;
-                let read = read.map_err(KeepError::from).and_then(|read| read.map_err(KeepError::from));
+                let read = read.map_err(RenewError::from).and_then(|read| read.map_err(RenewError::from));
                 let (material, error) = match read {
                     Ok(material) => (Some(material), None),
                     Err(error) => (None, Some(error)),
@@ -124,7 +124,7 @@ impl Keeper {
 
 /// Serves `material` from the next connection on, if it is new. Invalid material changes nothing, because the present
 /// certificate may still be valid.
-fn show(serving: &ServingCertificate, shown: &mut Material, material: Material) -> Result<(), KeepError> {
+fn show(serving: &ServingCertificate, shown: &mut Material, material: Material) -> Result<(), RenewError> {
     if *shown != material {
         serving.replace(&material)?;
         tracing::info!(end = %material.end()?, "serving another certificate");
@@ -142,7 +142,7 @@ fn is_valid(material: &Material) -> bool {
 struct LastError(Option<String>);
 
 impl LastError {
-    fn log_once(&mut self, error: Option<&KeepError>) {
+    fn log_once(&mut self, error: Option<&RenewError>) {
         let error = error.map(|error| chain(error));
         if let Some(error) = error.as_ref().filter(|error| self.0.as_ref() != Some(error)) {
             tracing::warn!(error, "the certificate is not valid and trusted yet");

@@ -3,7 +3,7 @@
 //! A new authority signs only after the configuration has named it for a while, so that every API server trusts its
 //! certificates before the first one is served. Until then the previous authority signs.
 
-use super::{Check, KeepError};
+use super::{Check, RenewError};
 use crate::args::TlsArgs;
 use crate::ca_bundle::{BundleError, Configuration};
 use jiff::Timestamp;
@@ -51,7 +51,7 @@ impl Own {
         match TlsSecret::rotate(&self.client, namespace, name, &self.wanted, &rotation).await {
             Ok(material) => {
                 let (trusted, error) = trust(configuration, &material, now).await;
-                Check { material: Some(material), trusted, error: error.map(KeepError::from) }
+                Check { material: Some(material), trusted, error: error.map(RenewError::from) }
             }
             Err(error) => Check { material: None, trusted: None, error: Some(error.into()) },
         }

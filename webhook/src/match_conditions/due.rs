@@ -12,7 +12,7 @@ pub(super) struct Due {
 }
 
 impl Due {
-    pub fn after(delay: Duration) -> Self {
+    pub fn with_delay(delay: Duration) -> Self {
         Self { delay, wider: None }
     }
 
@@ -58,7 +58,7 @@ mod tests {
     fn the_condition_widens_at_once_and_narrows_after_two_minutes() {
         let start = Instant::now();
         let at = |seconds| start + Duration::from_secs(seconds);
-        let mut due = Due::after(Duration::from_mins(2));
+        let mut due = Due::with_delay(Duration::from_mins(2));
         let (mig, both, all) = (
             condition(&[Dialect::Mig]),
             condition(&[Dialect::Mig, Dialect::Nvidia]),
@@ -84,7 +84,7 @@ mod tests {
     #[test]
     fn an_unknown_condition_becomes_the_widest_first() {
         let start = Instant::now();
-        let mut due = Due::after(Duration::from_mins(2));
+        let mut due = Due::with_delay(Duration::from_mins(2));
         assert_eq!(due.next(None, &condition(&[Dialect::Mig]), start), Some(MatchCondition::widest()));
     }
 
@@ -92,7 +92,7 @@ mod tests {
     fn replicas_with_different_policies_agree_in_the_end() {
         let start = Instant::now();
         let (mig, nvidia) = (condition(&[Dialect::Mig]), condition(&[Dialect::Mig, Dialect::Nvidia]));
-        let mut replicas = [Due::after(Duration::from_mins(2)), Due::after(Duration::from_mins(2))];
+        let mut replicas = [Due::with_delay(Duration::from_mins(2)), Due::with_delay(Duration::from_mins(2))];
         let (mut there, mut writes) = (nvidia.clone(), 0);
         for seconds in 0..600 {
             let now = start + Duration::from_secs(seconds);

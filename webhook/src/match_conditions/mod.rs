@@ -30,14 +30,14 @@ const NARROWING_DELAY: Duration = Duration::from_mins(2);
 const MANAGER: &str = "kerf-webhook-match-conditions";
 
 #[derive(Debug, Error)]
-enum KeepError {
+enum WriteError {
     #[error("there is no MutatingWebhookConfiguration {0}; apply kerf's manifests")]
     Absent(String),
     #[error("failed to {verb} the MutatingWebhookConfiguration {name}")]
     Api { verb: &'static str, name: String, source: Box<kube::Error> },
 }
 
-pub(crate) struct Keeper {
+pub(crate) struct MatchConditionReconciler {
     api: Api<MutatingWebhookConfiguration>,
     name: String,
     policies: PolicyStore,
@@ -45,26 +45,26 @@ pub(crate) struct Keeper {
     due: Due,
 }
 
-impl Keeper {
+impl MatchConditionReconciler {
     pub fn new(args: &Args, client: Client, policies: PolicyStore) -> Self {
         Self {
             api: Api::all(client),
             name: args.tls.configuration.clone(),
             policies,
             is_on: args.match_conditions == MatchConditions::Auto,
-            due: Due::after(NARROWING_DELAY),
+            due: Due::with_delay(NARROWING_DELAY),
         }
     }
 
     /// Keeps the condition up to date until `stop`. `first_try` is sent after the first try, whether it succeeded or
     /// not.
-    pub async fn keep(mut self, first_try: oneshot::Sender<()>, stop: CancellationToken) {
+    pub async fn run(mut self, first_try: oneshot::Sender<()>, stop: CancellationToken) {
         let mut first_try = Some(first_try);
         let mut last_error = None::<String>;
         while self.is_on {
             let needed = MatchCondition::for_policies(&self.policies.current());
-            let Some(kept) = stop.run_until_cancelled(self.reconcile(&needed)).await else { return };
-            let error = kept.err().map(|error| chain(&error));
+            let Some(written) = stop.run_until_cancelled(self.reconcile(&needed)).await else { return };
+            let error = written.err().map(|error| chain(&error));
             if let Some(error) = error.as_ref().filter(|error| last_error.as_ref() != Some(error)) {
                 tracing::warn!(error, "failed to update the match condition");
             }
@@ -78,13 +78,13 @@ impl Keeper {
         }
     }
 
-    async fn reconcile(&mut self, needed: &MatchCondition) -> Result<(), KeepError> {
+    async fn reconcile(&mut self, needed: &MatchCondition) -> Result<(), WriteError> {
         let failed = |verb, name: &str| {
             let name = name.to_owned();
-            move |source| KeepError::Api { verb, name, source: Box::new(source) }
+            move |source| WriteError::Api { verb, name, source: Box::new(source) }
         };
         let read = self.api.get_opt(&self.name).await.map_err(failed("read", &self.name))?;
-        let read = read.ok_or_else(|| KeepError::Absent(self.name.clone()))?;
+        let read = read.ok_or_else(|| WriteError::Absent(self.name.clone()))?;
         let Some(next) = self.due.next(condition(&read).as_ref(), needed, Instant::now()) else {
             // The ownership is given up in a later round, because the condition itself is more urgent.
             let Some(patch) = disowned(&read) else { return Ok(()) };
@@ -164,20 +164,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_entries_that_have_the_condition_are_patched_and_no_others() {
+    fn only_the_entries_with_the_condition_are_patched() {
         let entry = |name: &str, conditions: Value| {
             json!({
                 "name": name, "admissionReviewVersions": ["v1"], "sideEffects": "None", "matchConditions": conditions,
                 "clientConfig": {"url": "https://127.0.0.1:9443/mutate"},
             })
         };
-        let kept = json!([{"name": "asks-for-gpus", "expression": MatchCondition::widest().expression()}]);
+        let widest = json!([{"name": "asks-for-gpus", "expression": MatchCondition::widest().expression()}]);
         let configuration: MutatingWebhookConfiguration = serde_json::from_value(json!({
             "metadata": {"name": "kerf", "resourceVersion": "7"},
             "webhooks": [
-                entry("pods.kerf.dev", kept.clone()),
+                entry("pods.kerf.dev", widest.clone()),
                 entry("templates.kerf.dev", json!([{"name": "has-a-template", "expression": "true"}])),
-                entry("b.pods.kerf.dev", kept),
+                entry("b.pods.kerf.dev", widest),
             ],
         }))
         .unwrap();

@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 
 /// What kerf's annotations of a pod say.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Notes {
+pub(super) struct Annotations {
     /// The isolation class; `None` if no annotation names one.
     pub isolation: Option<IsolationClass>,
     /// Whether a slice's real memory must reach the size.
@@ -32,9 +32,9 @@ pub(super) struct Notes {
 /// Finds the container that a key without a container's name means.
 pub(super) type Only<'p> = dyn Fn(&str) -> Result<&'p str, AskError> + 'p;
 
-impl Notes {
+impl Annotations {
     /// Reads the annotations. `only` finds the container that a key without a name means.
-    pub fn of<'p>(pod: &'p PodView, only: &Only<'p>) -> Result<Self, AskError> {
+    pub fn read<'p>(pod: &'p PodView, only: &Only<'p>) -> Result<Self, AskError> {
         let annotations = &pod.metadata.annotations;
         let mut asks = asks(pod, only)?;
         let counted = counts(pod, only, &mut asks)?;

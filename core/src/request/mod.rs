@@ -34,6 +34,6 @@ pub use selectors::models_named;
 pub use view::{ContainerView, PodView, ResourcesView, SpecView};
 
 #[cfg(test)]
-mod sidecar_tests;
+mod lost_request_tests;
 #[cfg(test)]
-mod silent_tests;
+mod sidecar_tests;

@@ -1,6 +1,6 @@
 //! Reads a pod's request from its annotations and limits.
 
-use super::annotations::{Notes, only_container};
+use super::annotations::{Annotations, only_container};
 use super::dialects::{self, Foreign};
 use super::known::refuse_unknown;
 use super::{AskError, ContainerAsk, ContainerView, PodAsk, PodView, Reading, Role, Want, limits};
@@ -18,24 +18,25 @@ pub fn read(pod: &PodView, reading: &Reading) -> Result<Option<PodAsk>, AskError
     if !asks_at_all(pod, reading) && foreign.iter().all(|(_, _, foreign)| foreign.is_none()) {
         return refuse_idle(pod, reading).map(|()| None);
     }
-    let notes = Notes::of(pod, &|key| only_container(pod, |name| reading.is_sidecar(name), key))?;
+    let annotations =
+        Annotations::read(pod, &|key| only_container(pod, |name| reading.is_sidecar(name), key))?;
     let mut containers = Vec::new();
     let mut dialect = None;
     for (container, role, foreign) in foreign {
         dialect = dialect.or(foreign.as_ref().map(|foreign| foreign.dialect));
-        containers.extend(ask((container, role), foreign, &notes, reading)?);
+        containers.extend(ask((container, role), foreign, &annotations, reading)?);
     }
     if containers.is_empty() {
         return refuse_idle(pod, reading).map(|()| None);
     }
-    notes.refuse_idle_compute(|container| containers.iter().any(|ask| ask.name == container))?;
+    annotations.refuse_idle_compute(|container| containers.iter().any(|ask| ask.name == container))?;
     dialects::refuse_others(pod, reading)?;
     refuse_privileged(pod, |name| containers.iter().any(|ask| ask.name == name))?;
     Ok(Some(PodAsk {
         // kerf's own annotation has precedence over what a dialect's annotations imply.
-        isolation: notes.isolation.or(dialect.and_then(|dialect| dialects::isolation(pod, dialect))),
+        isolation: annotations.isolation.or(dialect.and_then(|dialect| dialects::isolation(pod, dialect))),
         containers,
-        gpus: notes.gpus,
+        gpus: annotations.gpus,
         dialect,
         ignored: dialect.map(|dialect| dialects::ignored(pod, dialect)).unwrap_or_default(),
     }))
@@ -73,20 +74,20 @@ fn refuse_idle(pod: &PodView, reading: &Reading) -> Result<(), AskError> {
 fn ask(
     (container, role): (&ContainerView, Role),
     foreign: Option<Foreign>,
-    notes: &Notes,
+    annotations: &Annotations,
     reading: &Reading,
 ) -> Result<Option<ContainerAsk>, AskError> {
-    let annotated = notes.asks.iter().find(|(ask, _)| ask.name == container.name).cloned();
+    let annotated = annotations.asks.iter().find(|(ask, _)| ask.name == container.name).cloned();
     let limit = limits::ask(container, role, reading)?;
-    let ours = merge(annotated, limit, notes.counted.contains(&container.name))?;
+    let ours = merge(annotated, limit, annotations.counted.contains(&container.name))?;
     let (mut ask, memory) = match (ours, foreign) {
         (Some((ours, _)), Some(foreign)) => return Err(ours.twice(&foreign.ask)),
         (Some(ours), None) => ours,
         (None, Some(foreign)) => (foreign.ask, foreign.memory),
         (None, None) => return Ok(None),
     };
-    ask.memory = memory.filter(|_| notes.strict);
-    let Some((key, percent)) = notes.compute_of(&container.name) else { return Ok(Some(ask)) };
+    ask.memory = memory.filter(|_| annotations.strict);
+    let Some((key, percent)) = annotations.compute_of(&container.name) else { return Ok(Some(ask)) };
     match ask.want {
         // A whole GPU has all of its compute, but a share may be given in its place.
         Want::Size(_)

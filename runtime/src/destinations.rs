@@ -26,7 +26,7 @@ impl Destinations {
     /// # Errors
     /// If the pod's spec does not parse.
     pub fn of_pod(pod: &Value) -> serde_json::Result<Self> {
-        let chosen = NodeSelection::of(&PodView::deserialize(pod)?.spec);
+        let chosen = NodeSelection::from_spec(&PodView::deserialize(pod)?.spec);
         let tolerated = Option::<Vec<Toleration>>::deserialize(&pod["spec"]["tolerations"])?;
         Ok(Self { chosen, tolerated: tolerated.unwrap_or_default() })
     }

@@ -43,7 +43,7 @@ impl MatchCondition {
     /// The condition for pods that ask by kerf's own keys or in one of `dialects`.
     #[must_use]
     pub fn of(dialects: &BTreeSet<Dialect>) -> Self {
-        let words = || dialects.iter().map(|dialect| Words::of(*dialect));
+        let words = || dialects.iter().map(|dialect| Words::for_dialect(*dialect));
         Self {
             annotations: words().flat_map(|words| words.annotations).copied().collect(),
             resources: words().flat_map(|words| words.resources).copied().collect(),

@@ -66,15 +66,15 @@ const NAME_FIELD: &str = "metadata.name";
 impl NodeSelection {
     /// The selection that a pod's spec makes.
     #[must_use]
-    pub fn of(spec: &SpecView) -> Self {
+    pub fn from_spec(spec: &SpecView) -> Self {
         let name = spec.node_name.clone().filter(|name| !name.is_empty());
-        Self { name, ..Self::of_template(&spec.node_selector, spec.affinity.as_ref()) }
+        Self { name, ..Self::from_template(&spec.node_selector, spec.affinity.as_ref()) }
     }
 
     /// The selection that a controller's pod template makes. A running pod's `nodeName` is left out, because its
     /// successor may go elsewhere.
     #[must_use]
-    pub fn of_template(selector: &BTreeMap<String, String>, affinity: Option<&AffinityView>) -> Self {
+    pub fn from_template(selector: &BTreeMap<String, String>, affinity: Option<&AffinityView>) -> Self {
         let affinity = affinity.and_then(|affinity| affinity.node_affinity.as_ref());
         let required = affinity
             .and_then(|affinity| affinity.required_during_scheduling_ignored_during_execution.as_ref());
@@ -174,7 +174,7 @@ mod tests {
             "unknown" => NodeLabel::Unknown,
             _ => NodeLabel::Missing,
         };
-        NodeSelection::of(&serde_json::from_value(spec).unwrap()).selects("n", label)
+        NodeSelection::from_spec(&serde_json::from_value(spec).unwrap()).selects("n", label)
     }
 
     fn by_terms(terms: Value) -> bool {

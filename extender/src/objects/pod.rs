@@ -196,7 +196,7 @@ impl From<SlicedPod> for KnownPod {
         let allowed = annotations.get(keys::MOVABLE).is_some_and(|value| value == "true");
         let movable = allowed && owners.iter().any(restarts_elsewhere);
         let destinations = || Destinations {
-            chosen: NodeSelection::of_template(&spec.node_selector, spec.affinity.as_ref()),
+            chosen: NodeSelection::from_template(&spec.node_selector, spec.affinity.as_ref()),
             tolerated: spec.tolerations.unwrap_or_default(),
         };
         let destinations = (movable || is_pending).then(|| Arc::new(destinations()));

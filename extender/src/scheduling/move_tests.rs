@@ -81,7 +81,7 @@ fn a_pod_is_evicted_only_if_its_owner_admits_the_other_node() {
     for (pool, evicted) in [(Some("red"), vec!["a"]), (Some("blue"), vec![]), (None, vec![])] {
         let mut index = running(&pods, now);
         let selector = [("pool".to_owned(), "red".to_owned())].into();
-        let chosen = NodeSelection::of_template(&selector, None);
+        let chosen = NodeSelection::from_template(&selector, None);
         let movable_to = Some(Arc::new(Destinations { chosen, ..Destinations::default() }));
         index.show_pod(bound(&pod("a", SMALL), "n1", true).with(|template| template.movable_to = movable_to));
         let labels = pool.map(|pool| [("pool".to_owned(), pool.to_owned())].into());

@@ -20,7 +20,7 @@ const NOTHING: Words = Words { resources: &[], prefixes: &[], annotations: &[] }
 impl Words {
     /// The keys by which pods ask in this dialect.
     #[must_use]
-    pub const fn of(dialect: Dialect) -> Self {
+    pub const fn for_dialect(dialect: Dialect) -> Self {
         match dialect {
             Dialect::Mig => Self { prefixes: &[MIG_PREFIX], ..NOTHING },
             Dialect::Nvidia => Self { resources: &nvidia::NAMES, ..NOTHING },

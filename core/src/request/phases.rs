@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn an_init_container_holds_what_later_containers_leave() {
+    fn an_init_container_holds_the_devices_that_later_containers_leave() {
         let held = |list| held(&claims(list));
         assert_eq!(held(&[('i', 3), ('a', 1)]), [2, 1]);
         assert_eq!(held(&[('i', 1), ('i', 2), ('a', 1), ('a', 1)]), [0, 0, 1, 1]);

@@ -103,7 +103,7 @@ fn asking(mut pod: Value, notes: &[(&str, &str)]) -> PodView {
     serde_json::from_value(pod).unwrap()
 }
 
-fn who(pod: &PodView, sidecars: Option<&[String]>) -> Result<Vec<String>, AskError> {
+fn askers(pod: &PodView, sidecars: Option<&[String]>) -> Result<Vec<String>, AskError> {
     let ask = read(pod, &Reading { sidecars, ..Reading::without_policy(&BTreeSet::new()) })?;
     Ok(ask.into_iter().flat_map(|ask| ask.containers).map(|container| container.name).collect())
 }
@@ -112,7 +112,7 @@ fn who(pod: &PodView, sidecars: Option<&[String]>) -> Result<Vec<String>, AskErr
 fn an_annotation_without_a_name_means_the_container_that_was_not_injected() {
     for (what, pod, own) in pods() {
         let names_default = pod["metadata"]["annotations"][keys::DEFAULT_CONTAINER].is_string();
-        let asked = who(&asking(pod, &[(keys::GPU_MEMORY, "10Gi")]), None);
+        let asked = askers(&asking(pod, &[(keys::GPU_MEMORY, "10Gi")]), None);
         match own.as_slice() {
             [first, ..] if names_default => assert_eq!(asked, Ok(vec![(*first).to_owned()]), "{what}"),
             [only] => assert_eq!(asked, Ok(vec![(*only).to_owned()]), "{what}"),
@@ -130,10 +130,10 @@ fn an_annotation_without_a_name_means_the_container_that_was_not_injected() {
 fn a_pod_with_two_containers_is_refused_before_istio_and_accepted_after_it() {
     let own = json!([container("hello"), container("world")]);
     let notes = [(keys::GPU_MEMORY, "10Gi")];
-    let before = who(&asking(injected(json!({}), json!([]), own), &notes), None);
+    let before = askers(&asking(injected(json!({}), json!([]), own), &notes), None);
     assert!(matches!(before, Err(AskError::Ambiguous { .. })), "{before:?}");
     let (_, after, _) = pods().remove(1);
-    assert_eq!(who(&asking(after, &notes), None), Ok(vec!["hello".to_owned()]));
+    assert_eq!(askers(&asking(after, &notes), None), Ok(vec!["hello".to_owned()]));
 }
 
 #[test]
@@ -149,7 +149,7 @@ fn the_default_container_is_meant_at_any_position() {
     for (what, pod, own) in pods() {
         for named in own {
             let notes = [(keys::GPU_MEMORY, "10Gi"), (keys::DEFAULT_CONTAINER, named)];
-            assert_eq!(who(&asking(pod.clone(), &notes), None), Ok(vec![named.to_owned()]), "{what}");
+            assert_eq!(askers(&asking(pod.clone(), &notes), None), Ok(vec![named.to_owned()]), "{what}");
         }
     }
 }
@@ -160,13 +160,13 @@ fn a_default_container_that_is_no_app_container_is_refused_by_its_name() {
         let init = pod["spec"]["initContainers"][0]["name"].as_str().unwrap().to_owned();
         for missing in ["gone", &init] {
             let notes = [(keys::GPU_MEMORY, "10Gi"), (keys::DEFAULT_CONTAINER, missing)];
-            let error = who(&asking(pod.clone(), &notes), None).unwrap_err().to_string();
+            let error = askers(&asking(pod.clone(), &notes), None).unwrap_err().to_string();
             let parts = [keys::DEFAULT_CONTAINER, missing, &format!("{}.{}", keys::GPU_MEMORY, own[0])];
             assert!(parts.iter().all(|part| error.contains(*part)), "{what}: {error}");
             // A key with a container's name needs no default.
             let notes =
                 [(&*format!("{}.{}", keys::GPU_MEMORY, own[0]), "10Gi"), (keys::DEFAULT_CONTAINER, missing)];
-            assert_eq!(who(&asking(pod.clone(), &notes), None), Ok(vec![own[0].to_owned()]), "{what}");
+            assert_eq!(askers(&asking(pod.clone(), &notes), None), Ok(vec![own[0].to_owned()]), "{what}");
         }
     }
 }
@@ -175,17 +175,18 @@ fn a_default_container_that_is_no_app_container_is_refused_by_its_name() {
 fn a_policy_lists_other_sidecars() {
     let pod = injected(json!({}), json!([]), json!([container("vault-agent"), container("main")]));
     let pod = asking(pod, &[(keys::GPU_MEMORY, "10Gi")]);
-    assert!(matches!(who(&pod, None), Err(AskError::Ambiguous { .. })));
-    assert_eq!(who(&pod, Some(&["vault-agent".to_owned()])), Ok(vec!["main".to_owned()]));
+    assert!(matches!(askers(&pod, None), Err(AskError::Ambiguous { .. })));
+    assert_eq!(askers(&pod, Some(&["vault-agent".to_owned()])), Ok(vec!["main".to_owned()]));
     let gateway =
         asking(injected(json!({}), json!([]), json!([istio_proxy()])), &[(keys::GPU_MEMORY, "10Gi")]);
-    assert_eq!(who(&gateway, None), Ok(vec!["istio-proxy".to_owned()]), "it is the pod's only container");
+    assert_eq!(askers(&gateway, None), Ok(vec!["istio-proxy".to_owned()]), "it is the pod's only container");
 }
 
 #[test]
 fn a_pod_without_containers_is_refused() {
-    let error = who(&asking(injected(json!({}), json!([]), json!([])), &[(keys::GPU_MEMORY, "10Gi")]), None)
-        .unwrap_err();
+    let error =
+        askers(&asking(injected(json!({}), json!([]), json!([])), &[(keys::GPU_MEMORY, "10Gi")]), None)
+            .unwrap_err();
     assert_eq!(
         error.to_string(),
         "metadata.annotations[kerf.dev/gpu-memory]: the pod has no container in spec.containers; add the one that is to have the slice"
@@ -209,7 +210,7 @@ fn kais_first_container_skips_injected_ones() {
 proptest! {
     /// An injector that only adds a container may run before kerf or after it.
     #[test]
-    fn a_sidecar_does_not_change_which_container_is_meant(
+    fn a_sidecar_does_not_change_the_container_of_a_key_without_a_name(
         own in prop::collection::btree_set("[a-d]", 1..4),
         default in prop::option::of("[a-e]"),
         proxy in prop::sample::select(vec!["istio-proxy", "linkerd-proxy"]),
@@ -225,6 +226,6 @@ proptest! {
             containers.insert(place.min(containers.len()), container(proxy));
         }
         let after = injected(json!({}), inits, json!(containers));
-        prop_assert_eq!(who(&asking(before, &notes), None), who(&asking(after, &notes), None));
+        prop_assert_eq!(askers(&asking(before, &notes), None), askers(&asking(after, &notes), None));
     }
 }

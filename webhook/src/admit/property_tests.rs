@@ -238,7 +238,7 @@ fn asks(pod: &Value) -> bool {
 
 proptest! {
     #[test]
-    fn a_patch_changes_only_what_a_request_needs(pod in pod(), supply in supply()) {
+    fn a_patch_changes_only_the_fields_of_a_request(pod in pod(), supply in supply()) {
         match admit(&pod, "default", &policy(), &supply) {
             Admission::Untouched => prop_assert!(!asks(&pod)),
             Admission::Mended { .. } => prop_assert!(false, "it carries no request"),
@@ -303,7 +303,7 @@ fn change(pod: &mut Value, change: &str) {
 
 proptest! {
     #[test]
-    fn an_admitted_pod_that_was_changed_gets_back_what_it_lacks(
+    fn an_admitted_pod_that_was_changed_gets_its_fields_back(
         mut pod in pod(),
         supply in supply(),
         changes in prop::sample::subsequence(vec!["term", "affinity", "label", "scheduler", "environment", "none of it"], 1..=6),

@@ -315,7 +315,7 @@ fn a_request_that_another_webhook_adds_later_is_decided_anew() {
 }
 
 #[test]
-fn a_pod_without_a_request_loses_what_only_kerf_may_write() {
+fn a_pod_without_a_request_loses_the_fields_that_only_kerf_may_write() {
     let bare = pod(&json!({"note": "stays"}), &json!({"limits": {"cpu": "1"}}));
     let mut marked =
         patched(&pod(&json!({"note": "stays"}), &json!({"limits": {"cpu": "1", "gpu-10gb": "1"}})));

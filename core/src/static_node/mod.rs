@@ -1,11 +1,13 @@
 //! Static nodes, which NVIDIA's device plugin serves. They have no agent, so everything about them comes from the Node
 //! object: the labels of GPU feature discovery, and the allocatable.
 
+mod affinity;
 mod labels;
 mod offer;
 mod place;
 mod requested;
 
+pub use affinity::label_expressions;
 pub use offer::{StaticOffer, admits};
 pub use place::{Devices, Spot, devices, is_conceivable, place, suits, sum};
 pub use requested::requested_devices;

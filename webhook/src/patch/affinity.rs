@@ -2,14 +2,13 @@
 //! labels of the agents or of NVIDIA's programs, and a node's name only if the user named it. The user's terms stay,
 //! and each of them gets kerf's expressions.
 
-mod statics;
-
 use crate::edit::Edit;
 use kerf_core::admission::Fit;
 use kerf_core::contract::RequestDocument;
 use kerf_core::keys;
 use kerf_core::kind::Kind;
 use kerf_core::policy::Policies;
+use kerf_core::static_node::label_expressions;
 use kerf_core::units::SizeGb;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -69,9 +68,8 @@ pub(super) fn require(edit: &mut Edit, document: &RequestDocument, fit: &Fit) {
 fn sorts(document: &RequestDocument) -> Vec<Vec<Value>> {
     let fixed = document.containers.iter().any(|container| container.resource.is_plugins());
     let managed = (!fixed).then(|| sizes(document).into_iter().chain(models(document)).collect());
-    let statics = (fixed || document.static_nodes).then(|| statics::expressions(document));
     let is = |(key, value): (&String, &String)| json!({"key": key, "operator": "In", "values": [value]});
-    let sorts = managed.into_iter().chain(statics);
+    let sorts = managed.into_iter().chain(label_expressions(document));
     sorts.map(|sort: Vec<Value>| sort.into_iter().chain(document.nodes.iter().map(is)).collect()).collect()
 }
 

@@ -59,7 +59,7 @@ pub async fn run(args: Args, stop: CancellationToken) -> anyhow::Result<()> {
         follow.await;
         Ok(())
     });
-    let (first_try, looked) = oneshot::channel();
+    let (first_try, first_try_ended) = oneshot::channel();
     let conditions = MatchConditionReconciler::new(&args, client.clone(), policy.clone());
     let write_conditions = conditions.run(first_try, end.clone());
     tasks.spawn(async {
@@ -76,7 +76,7 @@ pub async fn run(args: Args, stop: CancellationToken) -> anyhow::Result<()> {
 
     let webhook = Webhook { policy, supply, namespaces: known, metrics };
     let result = tokio::select! {
-        result = serve_admissions(args, client, webhook, (readiness, looked), Stops { stop, end: end.clone() }) => result,
+        result = serve_admissions(args, client, webhook, (readiness, first_try_ended), Stops { stop, end: end.clone() }) => result,
         error = first_failure(&mut tasks) => Err(error),
     };
     end.cancel();
@@ -129,7 +129,7 @@ async fn serve_admissions(
     args: Args,
     client: kube::Client,
     mut webhook: Webhook,
-    (readiness, looked): (Readiness, oneshot::Receiver<()>),
+    (readiness, first_try_ended): (Readiness, oneshot::Receiver<()>),
     Stops { stop, end }: Stops,
 ) -> anyhow::Result<()> {
     let mut reconciler =
@@ -151,7 +151,7 @@ async fn serve_admissions(
     readiness.set("inventory", true);
     // From here on every pod that the policies take is sent here. If the first try has failed, the present match
     // condition stays.
-    let _ = looked.await;
+    let _ = first_try_ended.await;
 
     let listener = serve::listen(args.address, args.address_file.as_deref()).await.context("--address")?;
     let ended = end.clone();

@@ -1,7 +1,7 @@
 //! Writes Events about policy files on the webhook's own configuration, for admins who read the cluster and not the
 //! logs.
 //!
-//! Nothing waits for these Events. Each is a new one and not a repetition, because its text matters.
+//! No task depends on these Events. Each is a new one and not a repetition, because its text matters.
 
 use jiff::Timestamp;
 use k8s_openapi::api::admissionregistration::v1::MutatingWebhookConfiguration;

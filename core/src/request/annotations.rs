@@ -10,7 +10,7 @@ use crate::quantity::parse_memory;
 use crate::units::{ComputePercent, MemoryMib};
 use std::collections::BTreeMap;
 
-/// What kerf's annotations of a pod say.
+/// kerf's annotations of a pod, parsed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Annotations {
     /// The isolation class; `None` if no annotation names one.

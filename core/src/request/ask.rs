@@ -1,4 +1,4 @@
-//! What a pod asks for, before a policy chooses how it is served.
+//! A pod's request, before a policy chooses how it is served.
 
 use super::{AskError, Dialect, GpuSelection, Role};
 use crate::kind::{IsolationClass, Kind};

@@ -43,7 +43,7 @@ pub enum AskError {
     Size {
         /// The field that has the amount.
         field: Field,
-        /// What is wrong with the amount.
+        /// The mistake in the amount.
         source: SizeError,
     },
     /// An amount in another system's unit is not valid.
@@ -97,7 +97,7 @@ pub enum AskError {
     Profile {
         /// Key of the annotation with the profile.
         key: String,
-        /// What is wrong with the profile.
+        /// The mistake in the profile.
         source: UnknownComputeProfile,
     },
     /// One container asks in two ways that cannot be merged.

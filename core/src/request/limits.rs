@@ -59,7 +59,7 @@ pub(super) fn amount<'c>(container: &'c ContainerView, name: &str) -> Result<Opt
     Ok(Some(first).filter(|amount| parse_count(amount) != Some(0)))
 }
 
-/// What a container asks for by kerf's names, and by names of MIG devices if the policy accepts the dialect `mig`.
+/// A container's request by kerf's names, and by names of MIG devices if the policy accepts the dialect `mig`.
 pub(super) fn ask(
     container: &ContainerView,
     role: Role,

@@ -5,7 +5,7 @@ use super::SpecView;
 use serde::Deserialize;
 use std::collections::BTreeMap;
 
-/// What is known about one label of a node.
+/// One label of a node, as far as it is known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NodeLabel<'l> {
     /// The label has this value.

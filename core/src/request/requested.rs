@@ -1,4 +1,4 @@
-//! What a pod's containers request, for readers of many pods.
+//! The requests of a pod's containers, for readers of many pods.
 //!
 //! A watch of all pods and kube-scheduler's calls bring thousands of pods, and few of them ask for GPUs. So a container
 //! has only two fields here; [`ContainerView`](super::ContainerView) has those that a pod's request is read from.

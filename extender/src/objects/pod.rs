@@ -68,7 +68,7 @@ pub struct PodSpecView {
     pub containers: Vec<RequestingContainer>,
 }
 
-/// What metrics count a pod by.
+/// The kind and the creation time by which metrics count a pod.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Counted {
     /// The kind of the pod's first slice, as far as it is known.
@@ -84,7 +84,7 @@ impl Counted {
     }
 }
 
-/// What the index keeps of a pod.
+/// A pod as the index stores it.
 #[derive(Debug, Clone, PartialEq)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
 pub struct KnownPod {

@@ -1,4 +1,4 @@
-//! What the watches have shown of the cluster's GPUs.
+//! The cluster's GPUs, as the watches have shown them.
 
 use kerf_core::contract::GpuNodeSpec;
 use kerf_core::names::NodeName;

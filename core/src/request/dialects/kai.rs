@@ -105,7 +105,7 @@ fn chosen<'p>(pod: &'p PodView, dialect: Dialect, reading: &Reading) -> Result<O
     Ok(containers.get(index).map(|container| container.name.as_str()))
 }
 
-/// What a container asks for by run:ai's limit: a part of a GPU, or whole GPUs.
+/// A container's request by run:ai's limit: a part of a GPU, or whole GPUs.
 pub(super) fn limit_ask(
     pod: &PodView,
     container: &ContainerView,

@@ -30,7 +30,7 @@ impl Foreign {
     }
 }
 
-/// What a container asks for in the dialects that the policy accepts. A request in two dialects is refused.
+/// A container's request in the dialects that the policy accepts. A request in two dialects is refused.
 pub(super) fn ask(
     pod: &PodView,
     container: &ContainerView,

@@ -1,8 +1,8 @@
-use super::super::scene::Scene;
+use super::super::scene::{Scene, filter};
 use super::super::tests::{index, known, reserve, uid};
 use super::*;
 use crate::cluster_index::ClusterIndex;
-use crate::scheduling::filter::{Candidate, filter};
+use crate::scheduling::filter::Candidate;
 use kerf_core::names::PodKey;
 use kerf_core::static_node::Devices;
 use std::time::Duration;

@@ -1,10 +1,10 @@
-use super::scene::Scene;
+use super::scene::{Scene, filter};
 use super::*;
 use crate::assumed::LIFETIME;
 use crate::objects::ask::Ask;
 use crate::objects::pod::KnownPod;
 use crate::objects::template::Template;
-use crate::scheduling::filter::{Candidate, Filtered, filter};
+use crate::scheduling::filter::{Candidate, Filtered};
 use kerf_core::contract::{Chosen, RequestDocument};
 use kerf_core::names::PodKey;
 use kerf_core::packing::Refusal;

@@ -2,6 +2,7 @@
 
 use super::{ClusterIndex, Unreservable};
 use crate::objects::ask::Ask;
+use crate::scheduling::filter::{self, Candidate, Filtered, Unserved};
 use kerf_core::contract::{GpuNodeStatus, NodePolicy, SliceStatus};
 use kerf_core::ledger::{
     BoundPod, Change, Limits, Moment, NodeState, Order, OrderKind, Proposal, difference,
@@ -12,6 +13,7 @@ use kerf_core::testing::{SimulatedNode, node_status};
 use kerf_runtime::gpu_node::GpuNode;
 use std::collections::BTreeMap;
 use std::ops::{Deref, DerefMut};
+use std::time::Instant;
 
 /// The agent of one node, with the id of its connection.
 #[derive(Debug, Clone)]
@@ -83,6 +85,20 @@ pub(crate) fn gpu_node(name: &str) -> GpuNode {
     let mut node = GpuNode::new(&name.into());
     node.metadata.uid = Some(format!("object-{name}"));
     node
+}
+
+/// Filters for a pod and makes room for it, as the answer to a filter request does.
+pub(crate) fn filter<'n>(
+    index: &mut ClusterIndex,
+    pod: &Candidate,
+    offered: &[&'n str],
+    now: Instant,
+) -> Filtered<'n> {
+    let filtered = filter::filter(index, pod, offered, now);
+    if let Some(Unserved { owner, ask }) = &filtered.unserved {
+        index.room_maker().make_room(owner, ask, offered, now);
+    }
+    filtered
 }
 
 /// An index and its nodes' agents. It dereferences to the index; its own methods are for steps that involve an agent.

@@ -1,10 +1,11 @@
 //! Tests of static nodes in the index.
 
+use super::scene::filter;
 use super::*;
 use crate::objects::ask::Ask;
 use crate::objects::pod::KnownPod;
 use crate::objects::pod::SlicedPod;
-use crate::scheduling::filter::{Candidate, Filtered, filter, prioritize};
+use crate::scheduling::filter::{Candidate, Filtered, prioritize};
 use hashbrown::HashSet;
 use kerf_core::contract::{Chosen, RequestDocument};
 use kerf_core::kind::Kind;

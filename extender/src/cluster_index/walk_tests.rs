@@ -6,12 +6,12 @@
 //! connections, the kubelet that lets pods take what is ready, and leaders that follow each other. Core's tests check
 //! that an agent accepts no overlap, and the explorer (`tests/explorer`) checks lost and late orders.
 
-use super::scene::Agent;
+use super::scene::{Agent, filter};
 use super::*;
 use crate::objects::ask::Ask;
 use crate::objects::pod::KnownPod;
 use crate::objects::template::Template;
-use crate::scheduling::filter::{Candidate, filter, prioritize};
+use crate::scheduling::filter::{Candidate, prioritize};
 use kerf_core::contract::{Chosen, GpuNodeStatus, RequestDocument, Wanted};
 use kerf_core::kind::Kind;
 use kerf_core::ledger::{BoundPod, Moment, Order, OrderKind, Proposal, reserved};

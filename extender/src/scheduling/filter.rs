@@ -60,9 +60,22 @@ pub struct Filtered<'n> {
     pub fitting: Vec<&'n str>,
     /// The nodes that do not serve it, or only by later kinds.
     pub refused: Vec<(&'n str, Refusal)>,
+    /// The pod, if no offered node serves it and one eviction may make room for it.
+    pub unserved: Option<Unserved>,
 }
 
-/// Filters `offered` for a pod, and assumes the pod on the best of them.
+/// A pod that needs room.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Unserved {
+    pub owner: OwnerInEpoch,
+    pub ask: Ask,
+}
+
+/// Filters `offered` for a pod.
+///
+/// It changes three things in the index: it assumes the pod on the best node, it gives up a reservation that the pod
+/// cannot use, and it records a pod that no node serves as unschedulable. It evicts nothing: the caller makes room for
+/// [`Filtered::unserved`].
 pub fn filter<'n>(
     index: &mut ClusterIndex,
     pod: &Candidate,
@@ -93,22 +106,20 @@ pub fn filter<'n>(
     let refused = selection.refused.iter().copied();
     let outranked = selection.outranked.iter().map(|name| (*name, Refusal::Outranked));
     let refused: Vec<_> = refused.chain(outranked).collect();
-    if let Some((name, place)) = selection.best {
+    let unserved = if let Some((name, place)) = selection.best {
         let choice = choice(index, pod, ask, place, offered);
         expect(index, pod, ask, choice, name, now);
+        None
     } else {
         let quota = refused.iter().any(|(_, refusal)| *refusal == Refusal::QuotaFull);
         index.scheduling().unschedulable().refused(&pod.uid, &pod.key, ask, offered, quota);
         // The scheduler may offer all nodes later in the same cycle, and one of them may have room, so nothing is
         // evicted yet.
         let waits = pod.is_nominated_alone(offered) || waits_for_preempted(index, pod, ask);
-        let owner = owner_in_epoch(index, pod);
-        let mut room_maker = index.room_maker();
-        if room_maker.has_begun_for(&pod.uid, now) || !waits {
-            room_maker.make_room(&owner, ask, offered, now);
-        }
-    }
-    Filtered { fitting: selection.shortlist(SHORTLIST), refused }
+        let needs_room = index.room_maker().has_begun_for(&pod.uid, now) || !waits;
+        needs_room.then(|| Unserved { owner: owner_in_epoch(index, pod), ask: ask.clone() })
+    };
+    Filtered { fitting: selection.shortlist(SHORTLIST), refused, unserved }
 }
 
 /// The kinds of a place, and those that were passed over for it.
@@ -204,7 +215,7 @@ fn waits_for_preempted(index: &ClusterIndex, pod: &Candidate, ask: &Ask) -> bool
 /// other program counts these devices.
 fn plain<'n>(index: &mut ClusterIndex, pod: &Candidate, offered: &[&'n str]) -> Filtered<'n> {
     let scheduling = index.scheduling();
-    let mut filtered = Filtered { fitting: Vec::new(), refused: Vec::new() };
+    let mut filtered = Filtered { fitting: Vec::new(), refused: Vec::new(), unserved: None };
     for &name in offered {
         match scheduling.plain_fit(name, &pod.uid, &pod.devices) {
             Ok(_) => filtered.fitting.push(name),
@@ -217,11 +228,12 @@ fn plain<'n>(index: &mut ClusterIndex, pod: &Candidate, offered: &[&'n str]) -> 
 fn only<'n>(offered: &[&'n str], place: &NodeName) -> Filtered<'n> {
     let (fitting, others): (Vec<_>, Vec<_>) = offered.iter().partition(|name| **name == place.as_str());
     let refused = others.into_iter().map(|name| (name, Refusal::ReservedElsewhere)).collect();
-    Filtered { fitting, refused }
+    Filtered { fitting, refused, unserved: None }
 }
 
 fn none<'n>(offered: &[&'n str], refusal: Refusal) -> Filtered<'n> {
-    Filtered { fitting: Vec::new(), refused: offered.iter().map(|name| (*name, refusal)).collect() }
+    let refused = offered.iter().map(|name| (*name, refusal)).collect();
+    Filtered { fitting: Vec::new(), refused, unserved: None }
 }
 
 fn expect(

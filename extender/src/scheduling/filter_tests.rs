@@ -1,7 +1,7 @@
 use super::*;
 use crate::assumed::LIFETIME;
 use crate::cluster_index::UNCERTAIN;
-use crate::cluster_index::scene::{Scene, gpu_node};
+use crate::cluster_index::scene::{Scene, filter, gpu_node};
 use crate::objects::compute::Compute;
 use crate::objects::pod::{KnownPod, SlicedPod};
 use crate::objects::template::Template;

@@ -1,9 +1,9 @@
 //! Tests which pods are evicted for which others, and which are not.
 
+use super::Candidate;
 use super::tests::{HALF, SMALL, WHOLE, asking, bound, neutral, neutral_cluster, pod, run};
-use super::{Candidate, filter};
 use crate::cluster_index::ClusterIndex;
-use crate::cluster_index::scene::Scene;
+use crate::cluster_index::scene::{Scene, filter};
 use crate::destinations::Destinations;
 use crate::objects::ask::Ask;
 use crate::objects::compute::Compute;
@@ -41,6 +41,21 @@ fn evicted_for(index: &mut Scene, pod: &Candidate, now: Instant) -> Vec<String> 
 
 fn deleting(pod: &Candidate, node: &str) -> KnownPod {
     KnownPod { deleting: true, ..bound(pod, node, true) }
+}
+
+#[test]
+fn the_filter_itself_evicts_no_pod() {
+    let now = Instant::now();
+    let mut index = running(&[("a", SMALL, "n1", true), ("full", WHOLE, "n2", false)], now);
+    let half = pod("half", HALF);
+    filter(&mut index, &half, &["n3"], now);
+    run(&mut index, &half, "n3", false);
+    index.take_effects();
+    let whole = pod("whole", WHOLE);
+    let filtered = super::filter(&mut index, &whole, &NODES, now);
+    assert_eq!(filtered.unserved.map(|unserved| unserved.owner.uid), Some(whole.uid.clone()));
+    assert!(index.take_effects().evictions.is_empty());
+    assert_eq!(evicted_for(&mut index, &whole, now), ["a"]);
 }
 
 #[test]

@@ -1,8 +1,7 @@
 use super::*;
-use crate::cluster_index::scene::{Scene, gpu_node};
+use crate::cluster_index::scene::{Scene, filter, gpu_node};
 use crate::objects::ask::Ask;
 use crate::objects::pod::KnownPod;
-use crate::scheduling::filter::filter;
 use crate::scheduling::filter::tests::{HALF, SMALL, WHOLE, pod, unbound};
 use kerf_core::kind::Kind;
 use kerf_core::packing::Terms;

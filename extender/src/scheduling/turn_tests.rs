@@ -2,7 +2,7 @@
 
 use super::tests::{SMALL, cluster, pod, unbound};
 use super::*;
-use crate::cluster_index::scene::Scene;
+use crate::cluster_index::scene::{Scene, filter};
 use crate::objects::pod::KnownPod;
 use jiff::Timestamp;
 use kerf_core::testing::request;

@@ -9,7 +9,7 @@ use crate::metric_labels::{Outcome, Verb};
 use crate::metrics::Metrics;
 use crate::scheduling::bind;
 use crate::scheduling::binding::Bind;
-use crate::scheduling::filter;
+use crate::scheduling::filter::{self, Unserved};
 use crate::scheduling::wire::{BindArgs, BindResult, ExtenderArgs, FilterResult, HostPriority};
 use crate::term::CurrentTerm;
 use axum::Router;
@@ -91,9 +91,14 @@ fn filter_answer(shared: &Shared, body: &[u8], now: Instant) -> Answer {
         return (json(&FilterResult::all(offered)), KindLabel::None, Outcome::Ok);
     }
     let pod = args.candidate();
-    let Some(filtered) = term.answer(|index| filter::filter(index, &pod, &offered, now)) else {
-        return failed(NOT_LEADER, Outcome::NotLeader);
-    };
+    let filtered = term.answer(|index| {
+        let filtered = filter::filter(index, &pod, &offered, now);
+        if let Some(Unserved { owner, ask }) = &filtered.unserved {
+            index.room_maker().make_room(owner, ask, &offered, now);
+        }
+        filtered
+    });
+    let Some(filtered) = filtered else { return failed(NOT_LEADER, Outcome::NotLeader) };
     let outcome = if filtered.fitting.is_empty() { Outcome::Refused } else { Outcome::Ok };
     if tracing::enabled!(tracing::Level::DEBUG) {
         let mut refused: BTreeMap<Refusal, usize> = BTreeMap::new();

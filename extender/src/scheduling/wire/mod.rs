@@ -207,7 +207,7 @@ pub struct FilterResult<'a> {
 
 impl<'a> From<Filtered<'a>> for FilterResult<'a> {
     /// The reasons are sent only if no node is left, because the scheduler ignores them otherwise.
-    fn from(Filtered { fitting, refused }: Filtered<'a>) -> Self {
+    fn from(Filtered { fitting, refused, .. }: Filtered<'a>) -> Self {
         let text = |(name, refusal): (&'a str, Refusal)| (name, refusal.to_string());
         let refused = if fitting.is_empty() { refused } else { Vec::new() };
         Self {

@@ -75,7 +75,7 @@ fn the_node_to_which_a_pod_is_nominated_is_read() {
 #[test]
 fn answers_have_gos_field_names() {
     let refused = vec![("n3", Refusal::NoRoom)];
-    let filtered = Filtered { fitting: vec!["n1", "n2"], refused: refused.clone() };
+    let filtered = Filtered { fitting: vec!["n1", "n2"], refused: refused.clone(), unserved: None };
     let asked = serde_json::json!({
         "Pod": pod(&serde_json::json!(null)),
         "NodeNameToVictims": null,
@@ -88,7 +88,8 @@ fn answers_have_gos_field_names() {
     let asked: PreemptArgs<'_> = serde_json::from_str(&asked).unwrap();
     let answers = [
         serde_json::to_string(&FilterResult::from(filtered)).unwrap(),
-        serde_json::to_string(&FilterResult::from(Filtered { fitting: vec![], refused })).unwrap(),
+        serde_json::to_string(&FilterResult::from(Filtered { fitting: vec![], refused, unserved: None }))
+            .unwrap(),
         serde_json::to_string(&FilterResult::error("not the leader")).unwrap(),
         serde_json::to_string(&[HostPriority { host: "n1", score: 2000 }]).unwrap(),
         serde_json::to_string(&asked.leave(Some(&["n1"]))).unwrap(),

@@ -31,12 +31,10 @@ mod proposals;
 mod quotas;
 mod requeue;
 mod reserving;
-mod reserving_static;
 #[cfg(test)]
 pub(crate) mod scene;
 mod scheduling;
 mod static_nodes;
-mod static_updates;
 mod statistics;
 mod terms;
 mod unlabelled_pods;

@@ -5,16 +5,17 @@
 
 mod closed;
 mod devices;
+mod reserving;
+mod updates;
 
 pub use devices::PodWatch;
-pub(super) use devices::StaticReservation;
 
 use crate::assumed::AssumedPods;
 use crate::leader::Former;
 use crate::objects::ask::Ask;
 use crate::objects::pod::KnownPod;
 use closed::ClosedNodes;
-use devices::{HeldDevices, Holds};
+use devices::{HeldDevices, Holds, StaticReservation};
 use hashbrown::HashMap;
 use kerf_core::contract::{AssignedDevices, ContainerRequest};
 use kerf_core::names::{NodeName, PodUid};

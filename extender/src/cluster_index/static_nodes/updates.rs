@@ -1,7 +1,7 @@
 //! Updates of static nodes, and of the pods that hold something of one.
 
-use super::node_updates::NodeUpdates;
-use super::static_nodes::{PodWatch, StaticNodes};
+use super::super::node_updates::NodeUpdates;
+use super::{PodWatch, StaticNodes};
 use crate::objects::pod::KnownPod;
 use kerf_core::names::{NodeName, PodUid};
 use kerf_core::static_node::StaticNode;
@@ -55,7 +55,7 @@ impl NodeUpdates<'_> {
     }
 
     /// Counts what a pod holds of NVIDIA's device plugin.
-    pub(super) fn hold(&mut self, pod: &KnownPod, by: PodWatch) {
+    pub(in crate::cluster_index) fn hold(&mut self, pod: &KnownPod, by: PodWatch) {
         let changed = self.static_nodes.hold(pod, by);
         self.static_nodes_changed(changed);
     }
@@ -80,7 +80,7 @@ impl NodeUpdates<'_> {
     }
 
     /// Opens static nodes once no Binding of the predecessor can be made any longer.
-    pub(super) fn reopen_static_nodes(&mut self, now: Instant, request_limit: Duration) {
+    pub(in crate::cluster_index) fn reopen_static_nodes(&mut self, now: Instant, request_limit: Duration) {
         if self.static_nodes.reopen(now, request_limit) {
             tracing::info!(
                 "no Binding of the former leader can be under way: pods come to static nodes again"
@@ -90,7 +90,7 @@ impl NodeUpdates<'_> {
     }
 
     /// Releases a pod's reservation on a static node. Returns whether there was one.
-    pub(super) fn release_static(&mut self, uid: &PodUid) -> bool {
+    pub(in crate::cluster_index) fn release_static(&mut self, uid: &PodUid) -> bool {
         let released = self.static_nodes.release(uid);
         let was_there = released.is_some();
         self.static_nodes_changed(released);
@@ -102,11 +102,11 @@ impl NodeUpdates<'_> {
         self.static_nodes_changed(all);
     }
 
-    pub(super) fn static_nodes_changed(&mut self, names: impl IntoIterator<Item = NodeName>) {
+    pub(in crate::cluster_index) fn static_nodes_changed(&mut self, names: impl IntoIterator<Item = NodeName>) {
         names.into_iter().for_each(|name| self.static_changed(&name));
     }
 
-    pub(super) fn static_changed(&mut self, name: &NodeName) {
+    pub(in crate::cluster_index) fn static_changed(&mut self, name: &NodeName) {
         if !self.managed.contains(name.as_str()) {
             self.quotas.charge_static(name, self.static_nodes, self.pods);
             self.changed(name);
@@ -119,7 +119,7 @@ impl NodeUpdates<'_> {
     }
 
     /// The static nodes. A Node with a GpuNode is none.
-    pub(super) fn static_names(&self) -> impl Iterator<Item = &NodeName> {
+    pub(in crate::cluster_index) fn static_names(&self) -> impl Iterator<Item = &NodeName> {
         self.static_nodes.names().filter(|name| !self.managed.contains(name.as_str()))
     }
 }

@@ -1,7 +1,7 @@
 //! Makes reservations on static nodes for pods that are being bound.
 
-use super::reserving::{Reserving, Unreservable};
-use super::static_nodes::StaticReservation;
+use super::super::reserving::{Reserving, Unreservable};
+use super::devices::StaticReservation;
 use crate::objects::ask::Ask;
 use crate::objects::pod::KnownPod;
 use kerf_core::contract::AssignmentDocument;

@@ -22,7 +22,7 @@ impl AgentReports<'_> {
     /// Applies a change that a node's agent has reported over this connection. The first change of a connection is the
     /// whole state.
     pub fn report(&mut self, name: &NodeName, connection: u64, mut change: Change) {
-        self.0.managed.connect(name, connection);
+        self.0.nodes.managed.connect(name, connection);
         self.reduce(&mut change);
         self.0.update_copy(name, |copy| copy.apply(change));
         self.0.release_left(name);
@@ -46,14 +46,14 @@ impl AgentReports<'_> {
 
     /// Marks a node whose agent's report cannot be read: it counts as full until the connection ends.
     pub fn report_unreadable(&mut self, name: &NodeName, connection: u64) {
-        self.0.managed.connect(name, connection);
+        self.0.nodes.managed.connect(name, connection);
         self.0.update_copy(name, NodeCopy::set_unreadable);
     }
 
     /// Sets which agents are late with an answer: exactly these. They get no reservations until they have answered.
     /// Returns the nodes for which that has changed, and whether their agents are late now.
     pub fn set_unresponsive(&mut self, unresponsive: &BTreeSet<NodeName>) -> Vec<(NodeName, bool)> {
-        let changed = self.0.managed.changed_agents(unresponsive);
+        let changed = self.0.nodes.managed.changed_agents(unresponsive);
         for (name, is_unresponsive) in &changed {
             self.0.update_copy(name, |copy| copy.set_unresponsive(*is_unresponsive));
         }
@@ -62,7 +62,7 @@ impl AgentReports<'_> {
 
     /// Drops the copy if this is the connection that has ended.
     pub fn disconnect(&mut self, name: &NodeName, connection: u64) {
-        if self.0.is_connected_by(name, connection) && self.0.managed.disconnect(name) {
+        if self.0.is_connected_by(name, connection) && self.0.nodes.managed.disconnect(name) {
             self.0.settle(name);
         }
     }

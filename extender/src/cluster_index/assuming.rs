@@ -1,15 +1,14 @@
 //! Assumes pods on the nodes where they will most probably be bound.
 
-use super::managed_nodes::ManagedNodes;
+use super::nodes::Nodes;
 use super::quotas::Quotas;
-use super::static_nodes::StaticNodes;
 use crate::assumed::{AssumedPod, AssumedPods};
 use crate::objects::ask::Ask;
 use crate::unschedulable::Unschedulable;
 use crate::usage::Entry;
 use kerf_core::ledger::OwnerInEpoch;
 use kerf_core::names::{NodeName, PodUid};
-use kerf_core::quota::{Charge, depends_on_place};
+use kerf_core::quota::Charge;
 use std::time::Instant;
 
 /// The assumed pods, with what follows from a change of one: filters read its node anew, and pending pods may have room
@@ -17,8 +16,7 @@ use std::time::Instant;
 #[derive(Debug)]
 pub(super) struct Assuming<'i> {
     pub assumed: &'i mut AssumedPods,
-    pub managed: &'i mut ManagedNodes,
-    pub static_nodes: &'i StaticNodes,
+    pub nodes: &'i mut Nodes,
     pub quotas: &'i Quotas,
     pub unschedulable: &'i mut Unschedulable,
 }
@@ -56,19 +54,15 @@ impl Assuming<'_> {
         if !self.quotas.count(ask) {
             return None;
         }
-        let node = self.managed.get(name).filter(|_| depends_on_place(&ask.document));
-        let charge = node.and_then(|node| node.charge(ask, self.managed.fleet()).ok());
-        let on_static = || {
-            let is_static = !self.managed.contains(name.as_str());
-            let spot = is_static.then(|| self.static_nodes.place(name.as_str(), &pod.uid, ask, self.assumed));
-            Some(spot?.ok()?.charge)
-        };
-        let charge = charge.or_else(on_static).unwrap_or_else(|| Charge::least(&ask.document));
+        let name = name.as_str();
+        let by_place = self.nodes.charge_depends_on_place(name, ask);
+        let charge = by_place.then(|| self.nodes.charge(name, &pod.uid, ask, self.assumed));
+        let charge = charge.and_then(Result::ok).unwrap_or_else(|| Charge::least(&ask.document));
         Some(Entry { namespace: pod.key.namespace.clone(), under: self.quotas.under_ask(ask), charge })
     }
 
     fn touch(&mut self, name: &NodeName) {
-        if self.managed.touch(name) || self.static_nodes.contains(name.as_str()) {
+        if self.nodes.touch(name) {
             self.unschedulable.changed(name);
         }
     }

@@ -23,7 +23,7 @@ impl Reserving<'_> {
 
     /// The pods whose reservations block the pod's slices, as the agent reports them.
     fn blocking(&self, uid: &PodUid, name: &NodeName) -> Vec<PodUid> {
-        let Some(node) = self.nodes.managed.get(name) else { return Vec::new() };
+        let Some(node) = self.updates.nodes.managed.get(name) else { return Vec::new() };
         let wanted: Vec<Wanted<'_>> = node.wanted().collect();
         let observed = |slice: &Wanted<'_>| node.status.slice(slice.id);
         let is_in = |slice: &Wanted<'_>, state| observed(slice).is_some_and(|s| s.state == state);

@@ -17,20 +17,17 @@ impl Reserving<'_> {
         if self.place_of(uid).is_some() {
             self.bindings.set_last_use(uid, now);
             if self.is_unused(uid) {
-                self.nodes.effects.changed.insert(node.clone());
+                self.updates.effects.changed.insert(node.clone());
             }
         }
     }
 
     /// Releases the reservations that were not used for their lifetime.
     pub(super) fn expire(&mut self, now: Instant) {
-        let NodeUpdates { managed, static_nodes, pods, .. } = &mut self.nodes;
-        let reservations = managed.reservations_mut();
-        let is_reserved = |uid: &PodUid| reservations.has(uid) || static_nodes.reservation(uid).is_some();
-        self.bindings.forget_bound(reservations.count(), is_reserved);
-        let unbound = reservations.unbound(|uid| pods.is_bound(uid));
-        let reserved = unbound.chain(static_nodes.reservations().map(|(uid, _)| uid));
-        for uid in self.bindings.expired(reserved.cloned().collect(), now) {
+        let NodeUpdates { nodes, pods, .. } = &mut self.updates;
+        self.bindings.forget_bound(nodes.managed.reservations().count(), |uid| nodes.is_reserved(uid));
+        let unbound = nodes.unbound_pods(|uid| pods.is_bound(uid)).cloned().collect();
+        for uid in self.bindings.expired(unbound, now) {
             if self.is_unused(&uid) {
                 self.release_unused(&uid, ReleaseReason::Expired);
             }
@@ -40,21 +37,19 @@ impl Reserving<'_> {
     /// Whether nothing shows that a reservation will be needed soon: no bind is under way, and no Binding was made or
     /// may still be made. A pod that the index does not have may be bound, so its reservation counts as used.
     pub(super) fn is_unused(&self, uid: &PodUid) -> bool {
-        let is_unbound = match self.nodes.pods.get(uid) {
+        let is_unbound = match self.updates.pods.get(uid) {
             Some(pod) => pod.node.is_none(),
             // Pods that ask NVIDIA's device plugin and not kerf are seen only once they are bound.
-            None => self.nodes.static_nodes.reservation(uid).is_some(),
+            None => self.updates.nodes.has_devices_for(uid),
         };
         is_unbound && !self.bindings.are_in_use(uid)
     }
 
     pub(super) fn release_unused(&mut self, uid: &PodUid, reason: ReleaseReason) {
-        let reserved = self.nodes.static_nodes.reservation(uid);
-        let reserved = reserved.map(|reserved| (reserved.key.clone(), reserved.node.clone()));
-        if let Some((pod, node)) = reserved.filter(|_| self.nodes.release_static(uid)) {
+        if let Some((pod, node)) = self.updates.release_devices(uid) {
             tracing::info!(%pod, %uid, %node, why = %reason, "released");
         } else {
-            self.nodes.release(uid, reason);
+            self.updates.release(uid, reason);
         }
     }
 }

@@ -70,7 +70,7 @@ impl RoomMaker<'_> {
         now: Instant,
     ) {
         let Some(key) = self.scheduling.pods.get(&evicted).map(|p| p.key.clone()) else { return };
-        let Some(known) = self.scheduling.managed.get(&node) else { return };
+        let Some(known) = self.scheduling.nodes.managed.get(&node) else { return };
         let slices = known.reserved(&evicted).map(|slice| slice.id.clone()).collect();
         let leaving = Leaving { pods: vec![evicted.clone()], slices };
         let until = now + TIMEOUT;
@@ -132,8 +132,8 @@ impl RoomMaker<'_> {
     }
 
     fn search(&mut self) -> EvictionSearch<'_> {
-        let Scheduling { managed, objects, pods, assumed, .. } = &mut self.scheduling;
-        EvictionSearch { managed, objects, pods, assumed }
+        let Scheduling { nodes, objects, pods, assumed, .. } = &mut self.scheduling;
+        EvictionSearch { managed: &mut nodes.managed, objects, pods, assumed }
     }
 }
 

@@ -21,6 +21,7 @@ mod node_labels;
 mod node_objects;
 mod node_policies;
 mod node_updates;
+mod nodes;
 mod pending;
 mod pod_events;
 mod pod_updates;
@@ -52,7 +53,7 @@ pub use pod_events::{HeldBack, NoPreemption, PodEvents};
 pub use preemption::Preemption;
 pub use preferred_kinds::Offer;
 pub use quotas::{QuotaUse, over_quota};
-pub use reserving::{Reserving, Unreservable};
+pub use reserving::{Reserved, Reserving, Unreservable};
 pub use scheduling::Scheduling;
 pub use statistics::Statistics;
 
@@ -62,9 +63,9 @@ use evictions::Evictions;
 use kerf_core::names::{NodeName, PodKey, PodUid};
 use kerf_core::packing::Terms;
 use node_objects::NodeObjects;
+use nodes::Nodes;
 use pods::Pods;
 use quotas::Quotas;
-use static_nodes::StaticNodes;
 use std::time::Instant;
 
 /// A replica's view of the cluster. Each part has its own fields and rules. The index lets a part work on others only
@@ -72,10 +73,8 @@ use std::time::Instant;
 #[derive(Debug, Default)]
 pub struct ClusterIndex {
     leadership: Leadership,
-    managed: ManagedNodes,
+    nodes: Nodes,
     objects: NodeObjects,
-    /// What NVIDIA's device plugin serves.
-    static_nodes: StaticNodes,
     pods: Pods,
     quotas: Quotas,
     assumed: AssumedPods,
@@ -97,7 +96,7 @@ impl ClusterIndex {
     /// The empty index of a follower. `terms` are the weights by which it will value places.
     #[must_use]
     pub fn following(terms: Terms) -> Self {
-        Self { managed: ManagedNodes::new(terms), ..Self::default() }
+        Self { nodes: Nodes::new(terms), ..Self::default() }
     }
 
     /// Takes the effects since the last call.
@@ -118,7 +117,7 @@ impl ClusterIndex {
 
     #[must_use]
     pub fn managed(&self) -> &ManagedNodes {
-        &self.managed
+        &self.nodes.managed
     }
 
     pub fn bindings(&mut self) -> &mut Bindings {
@@ -131,14 +130,13 @@ impl ClusterIndex {
 
     /// What watches and agents report of nodes goes through here.
     pub fn nodes(&mut self) -> NodeUpdates<'_> {
-        self.reserving().nodes
+        self.reserving().updates
     }
 
     /// Binds make and release reservations through this.
     pub fn reserving(&mut self) -> Reserving<'_> {
-        let nodes = NodeUpdates {
-            managed: &mut self.managed,
-            static_nodes: &mut self.static_nodes,
+        let updates = NodeUpdates {
+            nodes: &mut self.nodes,
             objects: &mut self.objects,
             pods: &self.pods,
             quotas: &mut self.quotas,
@@ -146,7 +144,7 @@ impl ClusterIndex {
             leadership: &self.leadership,
             effects: &mut self.effects,
         };
-        Reserving { nodes, bindings: &mut self.bindings, assumed: &mut self.assumed }
+        Reserving { updates, bindings: &mut self.bindings, assumed: &mut self.assumed }
     }
 
     /// Filters, prioritize requests and requeues ask and assume pods through this.
@@ -157,8 +155,7 @@ impl ClusterIndex {
     /// Evictions that make room for a pod that no node serves.
     pub fn room_maker(&mut self) -> RoomMaker<'_> {
         let scheduling = Scheduling {
-            managed: &mut self.managed,
-            static_nodes: &self.static_nodes,
+            nodes: &mut self.nodes,
             objects: &self.objects,
             pods: &self.pods,
             quotas: &self.quotas,
@@ -172,27 +169,26 @@ impl ClusterIndex {
 
     #[must_use]
     pub fn preemption(&self) -> Preemption<'_> {
-        let Self { managed, static_nodes, pods, quotas, assumed, .. } = self;
-        Preemption { managed, static_nodes, pods, quotas, assumed }
+        let Self { nodes, pods, quotas, assumed, .. } = self;
+        Preemption { nodes, pods, quotas, assumed }
     }
 
     #[must_use]
     pub fn node_policies(&self) -> NodePolicies<'_> {
-        let Self { managed, objects, quotas, .. } = self;
-        NodePolicies { managed, objects, quotas }
+        let Self { nodes, objects, quotas, .. } = self;
+        NodePolicies { managed: &nodes.managed, objects, quotas }
     }
 
     #[must_use]
     pub fn statistics(&self) -> Statistics<'_> {
-        let Self { managed, objects, pods, quotas, assumed, .. } = self;
-        Statistics { managed, objects, pods, quotas, assumed }
+        let Self { nodes, objects, pods, quotas, assumed, .. } = self;
+        Statistics { managed: &nodes.managed, objects, pods, quotas, assumed }
     }
 
     /// The node on which a pod has a reservation.
     #[must_use]
     pub fn place_of(&self, uid: &PodUid) -> Option<&NodeName> {
-        let on_static = || self.static_nodes.reservation(uid).map(|reserved| &reserved.node);
-        self.managed.reservations().get(uid).or_else(on_static)
+        self.nodes.place_of(uid)
     }
 
     /// Requeues the pending pods that have room now: returns them, each assumed at its place.

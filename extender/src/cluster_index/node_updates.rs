@@ -2,11 +2,11 @@
 
 use super::effects::{Effects, ReleaseReason, Released};
 use super::leadership::Leadership;
-use super::managed_nodes::{ManagedNodes, NodeCopy, Proposed, Settled};
+use super::managed_nodes::{NodeCopy, Proposed, Settled};
 use super::node_objects::NodeObjects;
+use super::nodes::Nodes;
 use super::pods::Pods;
 use super::quotas::{Quotas, with_slices};
-use super::static_nodes::StaticNodes;
 use crate::objects::pod::KnownPod;
 use crate::unschedulable::Unschedulable;
 use kerf_core::names::{NodeName, PodUid};
@@ -17,8 +17,7 @@ use std::sync::Arc;
 /// The nodes, with what follows from a change of one.
 #[derive(Debug)]
 pub struct NodeUpdates<'i> {
-    pub(super) managed: &'i mut ManagedNodes,
-    pub(super) static_nodes: &'i mut StaticNodes,
+    pub(super) nodes: &'i mut Nodes,
     pub(super) objects: &'i mut NodeObjects,
     pub(super) pods: &'i Pods,
     pub(super) quotas: &'i mut Quotas,
@@ -29,12 +28,12 @@ pub struct NodeUpdates<'i> {
 
 impl NodeUpdates<'_> {
     pub fn begin_gpu_node_list(&mut self) {
-        self.managed.begin_list();
+        self.nodes.managed.begin_list();
     }
 
     /// Ends a list of all `GpuNodes`: those that it did not contain are gone.
     pub fn end_gpu_node_list(&mut self) {
-        for name in &self.managed.end_list() {
+        for name in &self.nodes.managed.end_list() {
             self.remove_gpu_node(name);
         }
         self.effects.progress = true;
@@ -43,30 +42,28 @@ impl NodeUpdates<'_> {
     /// Updates a GpuNode from the API server. The node's slices come from its agent over the connection instead.
     pub fn show_gpu_node(&mut self, shown: &GpuNode) {
         let name = shown.name();
-        if self.managed.update(&name, shown) {
+        if self.nodes.managed.update(&name, shown) {
             return;
         }
         self.remove_gpu_node(&name);
-        // The node is managed from now on, because it has a GpuNode, so reservations of static devices no longer apply.
-        self.static_nodes.release_on(&name);
-        self.managed.add(&name, shown, self.objects.has_user_namespaces(&name));
+        self.nodes.add_managed(&name, shown, self.objects.has_user_namespaces(&name));
         self.settle(&name);
     }
 
     /// Removes a GpuNode, and with it all reservations on it.
     pub fn remove_gpu_node(&mut self, name: &NodeName) {
-        if self.managed.remove(name) {
+        if self.nodes.managed.remove(name) {
             self.quotas.remove_node(name);
             self.charge(name);
             self.effects.changed.insert(name.clone());
-            self.static_changed(name);
+            self.devices_changed(name);
         }
     }
 
     pub fn show_user_namespaces(&mut self, name: &NodeName, has_them: bool) {
         self.objects.set_user_namespaces(name, has_them);
-        if self.managed.set_user_namespaces(name, self.objects.has_user_namespaces(name)) {
-            self.managed.touch(name);
+        if self.nodes.managed.set_user_namespaces(name, self.objects.has_user_namespaces(name)) {
+            self.nodes.managed.touch(name);
             self.unschedulable.changed(name);
         }
     }
@@ -77,9 +74,8 @@ impl NodeUpdates<'_> {
         if !self.quotas.take(policies) {
             return;
         }
-        let static_nodes: Vec<NodeName> = self.static_names().cloned().collect();
-        self.static_nodes_changed(static_nodes);
-        for name in self.quotas.charged_nodes(self.managed, self.pods) {
+        self.all_devices_changed();
+        for name in self.quotas.charged_nodes(&self.nodes.managed, self.pods) {
             self.charge(&name);
             self.unschedulable.changed(&name);
             self.effects.changed.insert(name);
@@ -101,7 +97,7 @@ impl NodeUpdates<'_> {
     /// Updates the node on which a pod has a reservation after a change of the pod. One that has ended, or is bound to
     /// another node, leaves it.
     pub(super) fn pod_changed(&mut self, uid: &PodUid) {
-        let Some(name) = self.managed.reservations().get(uid).cloned() else { return };
+        let Some(name) = self.nodes.managed.reservations().get(uid).cloned() else { return };
         self.settle(&name);
         let is_elsewhere = |pod: &KnownPod| pod.node.as_ref().is_some_and(|node| *node != name);
         match self.pods.get(uid) {
@@ -113,14 +109,14 @@ impl NodeUpdates<'_> {
 
     /// Changes the copy of a node's ledger, and updates what depends on it.
     pub(super) fn update_copy(&mut self, name: &NodeName, act: impl FnOnce(&mut NodeCopy)) {
-        if self.managed.update_copy(name, act) {
+        if self.nodes.managed.update_copy(name, act) {
             self.settle(name);
         }
     }
 
     /// Whether this is the connection of a node's agent.
     pub(super) fn is_connected_by(&self, name: &NodeName, connection: u64) -> bool {
-        self.managed.connection_of(name) == Some(connection)
+        self.nodes.managed.connection_of(name) == Some(connection)
     }
 
     /// Removes the proposal for a pod after the agent's answer, and returns it.
@@ -133,9 +129,9 @@ impl NodeUpdates<'_> {
         if !self.is_connected_by(name, connection) {
             return None;
         }
-        let taken = self.managed.take_proposed(uid, name);
+        let taken = self.nodes.managed.take_proposed(uid, name);
         // An accepted proposal was no longer laid over the copy, so its removal changes nothing.
-        if !self.managed.get(name).is_some_and(|node| node.reports_reservation(uid)) {
+        if !self.nodes.managed.get(name).is_some_and(|node| node.reports_reservation(uid)) {
             self.update_copy(name, |_| ());
         }
         taken
@@ -143,14 +139,14 @@ impl NodeUpdates<'_> {
 
     /// Forgets all orders that this leader has sent to agents.
     pub(super) fn forget_orders(&mut self) {
-        for name in &self.managed.connected() {
+        for name in &self.nodes.managed.connected() {
             self.update_copy(name, NodeCopy::forget_orders);
         }
     }
 
     /// Orders the release of a pod's reservation. Returns false if it may not be released, as far as is known.
     pub(super) fn release(&mut self, uid: &PodUid, reason: ReleaseReason) -> bool {
-        let name = self.managed.reservations().get(uid).cloned();
+        let name = self.nodes.managed.reservations().get(uid).cloned();
         name.is_some_and(|name| self.release_on(&name, uid, reason))
     }
 
@@ -158,7 +154,7 @@ impl NodeUpdates<'_> {
         if !self.leadership.leads() {
             return false;
         }
-        let order = self.managed.release_order(name, uid, self.leadership.epoch(), reason);
+        let order = self.nodes.managed.release_order(name, uid, self.leadership.epoch(), reason);
         let Some((order, pod)) = order else { return false };
         self.effects.orders.push(order);
         self.update_copy(name, |copy| copy.set_releasing(uid, true));
@@ -169,7 +165,7 @@ impl NodeUpdates<'_> {
     /// Releases the reservations of pods that have left, as far as that was impossible when they left: because their
     /// Binding was under way, or the agent was not connected. Called after each of the agent's reports.
     pub(super) fn release_left(&mut self, name: &NodeName) {
-        let Some(node) = self.managed.get(name) else { return };
+        let Some(node) = self.nodes.managed.get(name) else { return };
         let reason = |uid: &PodUid| match self.pods.get(uid) {
             Some(pod) if pod.ended => Some(ReleaseReason::Ended),
             Some(pod) => {
@@ -185,22 +181,21 @@ impl NodeUpdates<'_> {
 
     /// A pod that has ended or is gone leaves its slices.
     pub(super) fn leave(&mut self, uid: &PodUid, reason: ReleaseReason) {
-        self.managed.set_left(uid);
+        self.nodes.managed.set_left(uid);
         self.release(uid, reason);
     }
 
     /// Looks up the pods that have a reservation and are not known.
     pub(super) fn look_into_unknown(&mut self) {
         if self.pods.are_listed() {
-            let reserved = self.static_nodes.reservations().map(|(uid, _)| uid);
-            let reserved = self.managed.reservations().pods().chain(reserved);
+            let reserved = self.nodes.reserved_pods();
             self.effects.unconfirmed.extend(reserved.filter(|uid| !self.pods.contains(uid)).cloned());
         }
     }
 
     /// Updates what depends on a managed node's state.
     pub(super) fn settle(&mut self, name: &NodeName) {
-        let settled = self.managed.settle(name, self.pods, self.leadership.leads());
+        let settled = self.nodes.managed.settle(name, self.pods, self.leadership.leads());
         let Some(Settled { unknown, surplus }) = settled else { return };
         self.effects.unconfirmed.extend(unknown);
         for uid in surplus {
@@ -212,7 +207,7 @@ impl NodeUpdates<'_> {
 
     /// Charges what is reserved and held on a node that is managed, or was.
     fn charge(&mut self, name: &NodeName) {
-        self.quotas.charge_managed(name, self.managed.get(name), self.static_nodes, self.pods);
+        self.quotas.charge_managed(name, self.nodes, self.pods);
     }
 
     /// Records a change of a node, for the binds that wait for it and the pods that may now have room there.

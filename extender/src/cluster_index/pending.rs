@@ -107,8 +107,8 @@ impl Scheduling<'_> {
     }
 
     fn statistics(&self) -> Statistics<'_> {
-        let Scheduling { managed, objects, pods, quotas, assumed, .. } = self;
-        Statistics { managed, objects, pods, quotas, assumed }
+        let Scheduling { nodes, objects, pods, quotas, assumed, .. } = self;
+        Statistics { managed: &nodes.managed, objects, pods, quotas, assumed }
     }
 }
 

@@ -6,7 +6,6 @@
 use super::ClusterIndex;
 use super::effects::ReleaseReason;
 use super::managed_nodes::only_slice;
-use super::static_nodes::PodWatch;
 use crate::objects::pod::KnownPod;
 use kerf_core::names::{NodeName, PodKey, PodUid};
 use std::time::Instant;
@@ -22,8 +21,7 @@ impl ClusterIndex {
             for uid in &gone {
                 self.remove_pod(uid);
             }
-            let changed = self.static_nodes.retain(PodWatch::Labelled, |uid| self.pods.contains(uid));
-            self.nodes().static_nodes_changed(changed);
+            self.nodes().end_labelled_list();
         }
         self.effects.progress = true;
         self.nodes().look_into_unknown();
@@ -43,7 +41,7 @@ impl ClusterIndex {
         if ending(last) || known.is_some_and(|pod| ending(&pod)) {
             self.pod_gone(&last.uid);
         } else {
-            self.static_nodes.hand_over(&last.uid);
+            self.nodes().hand_over(&last.uid);
             self.scheduling().forget_assumed(&last.uid);
             if self.leadership.leads() && self.place_of(&last.uid).is_some() {
                 self.pods.hide(&last.uid);
@@ -57,8 +55,7 @@ impl ClusterIndex {
         self.remove_pod(uid);
         self.pods.set_gone(uid);
         self.forget_scheduling(uid);
-        let changed = self.static_nodes.gone(uid);
-        self.nodes().static_nodes_changed(changed);
+        self.nodes().devices_freed(uid);
         self.nodes().leave(uid, ReleaseReason::Gone);
     }
 
@@ -78,8 +75,8 @@ impl ClusterIndex {
 
     /// Adds a pod that the API server has although the watch does not show it.
     pub fn show_stray(&mut self, pod: KnownPod) {
-        if pod.template.request.is_none() && !self.managed.reservations().has(&pod.uid) {
-            return self.nodes().hold(&pod, PodWatch::Unlabelled);
+        if pod.template.request.is_none() && !self.nodes.managed.reservations().has(&pod.uid) {
+            return self.nodes().hold_unlabelled(&pod);
         }
         self.pods.set_stray(&pod.uid);
         self.update_pod(pod);
@@ -88,7 +85,7 @@ impl ClusterIndex {
     /// Records that the pod is bound, before the watch shows it.
     pub fn bound(&mut self, uid: &PodUid, key: &PodKey, node: &NodeName) {
         self.bindings.set_bound(uid);
-        if self.managed.reservations().has(uid) {
+        if self.nodes.managed.reservations().has(uid) {
             self.pods.bind(uid, key, node);
         }
     }
@@ -97,13 +94,13 @@ impl ClusterIndex {
     pub fn resync(&mut self, now: Instant) {
         self.nodes().look_into_unknown();
         self.effects.unconfirmed.extend(self.bindings.over(now).cloned());
-        let reservations = self.managed.reservations();
+        let reservations = self.nodes.managed.reservations();
         let strays = self.pods.retain_strays(|uid| reservations.has(uid));
         self.effects.unconfirmed.extend(strays.cloned());
     }
 
     fn update_pod(&mut self, pod: KnownPod) {
-        let node = pod.node.as_ref().and_then(|name| self.managed.get_key_value(name.as_str()));
+        let node = pod.node.as_ref().and_then(|name| self.nodes.managed.get_key_value(name.as_str()));
         let pod = self.pods.reduce(pod, node.map(|(name, _)| name));
         if pod.node.is_some() || pod.ended {
             self.forget_scheduling(&pod.uid);
@@ -111,12 +108,12 @@ impl ClusterIndex {
         let uid = pod.uid.clone();
         // A pod counts as demand when it is first seen. Otherwise each event would count it again.
         if let (false, Ok(ask)) = (self.pods.contains(&uid), pod.ask()) {
-            let slice = only_slice(&ask).or_else(|| self.managed.slice_of_any_kind(&uid, &ask));
+            let slice = only_slice(&ask).or_else(|| self.nodes.managed.slice_of_any_kind(&uid, &ask));
             if let Some(slice) = slice {
-                self.managed.learn(slice, pod.template.compute);
+                self.nodes.managed.learn(slice, pod.template.compute);
             }
         }
-        self.nodes().hold(&pod, PodWatch::Labelled);
+        self.nodes().hold_labelled(&pod);
         let before = self.pods.insert(pod);
         let has_changed = before.as_ref() != self.pods.get(&uid);
         self.nodes().charge_pod(&uid, before.as_ref());

@@ -4,10 +4,10 @@
 //! reported its slices as free. For a pod that waits for CPU the scheduler asks when another pod is deleted, and not
 //! when an agent reports a slice. So a "not yet" in these moments would last for minutes.
 
-use super::managed_nodes::{IndexedNode, ManagedNodes, charge};
+use super::managed_nodes::{IndexedNode, charge};
+use super::nodes::Nodes;
 use super::pods::Pods;
 use super::quotas::Quotas;
-use super::static_nodes::StaticNodes;
 use crate::assumed::{AssumedPods, Leaving};
 use crate::objects::ask::Ask;
 use hashbrown::HashSet;
@@ -24,8 +24,7 @@ use std::collections::BTreeSet;
 /// The nodes as they will be once pods have left them.
 #[derive(Debug, Clone, Copy)]
 pub struct Preemption<'i> {
-    pub(super) managed: &'i ManagedNodes,
-    pub(super) static_nodes: &'i StaticNodes,
+    pub(super) nodes: &'i Nodes,
     pub(super) pods: &'i Pods,
     pub(super) quotas: &'i Quotas,
     pub(super) assumed: &'i AssumedPods,
@@ -41,13 +40,13 @@ impl Preemption<'_> {
         ask: &Ask,
         victims: &BTreeSet<PodUid>,
     ) -> Result<(), Refusal> {
-        let Some((key, node)) = self.managed.get_key_value(name) else {
+        let Some((key, node)) = self.nodes.managed.get_key_value(name) else {
             let leaves = |other: &PodUid| other == uid || self.leaves(other, victims);
-            let spot = self.static_nodes.place_without(name, ask, self.assumed, leaves)?;
+            let spot = self.nodes.unmanaged_place_without(name, ask, self.assumed, leaves)?;
             return self.quotas.admit_at(ask, self.assumed, || Ok(spot.charge));
         };
         node.serving()?;
-        let fleet = self.managed.fleet();
+        let fleet = self.nodes.managed.fleet();
         let spec = self.assumed.laid_over(key, &node.spec(), &node.status, fleet).into_owned();
         let mut leaving = node.reserved_pods_now();
         leaving.retain(|other| node.left.contains_key(other) || self.leaves(other, victims));
@@ -67,19 +66,13 @@ impl Preemption<'_> {
         asked: &Devices,
         victims: &BTreeSet<PodUid>,
     ) -> Result<(), Refusal> {
-        if self.managed.contains(name) {
-            return Err(Refusal::NotAdmitted);
-        }
         let leaves = |other: &PodUid| other == uid || self.leaves(other, victims);
-        self.static_nodes.fit_without(name, asked, leaves).map(drop)
+        self.nodes.plain_fit_without(name, asked, leaves)
     }
 
     /// Whether a pod with a reservation on a node may still be bound to it.
     pub fn serves_reserved(&self, name: &NodeName) -> Result<(), Refusal> {
-        match self.managed.get(name) {
-            Some(node) => node.serving(),
-            None => self.static_nodes.check_open(name.as_str()),
-        }
+        self.nodes.check_serving(name)
     }
 
     fn leaves(&self, uid: &PodUid, victims: &BTreeSet<PodUid>) -> bool {
@@ -97,9 +90,9 @@ impl Preemption<'_> {
     ) -> Option<(NodeName, KindPlan, Leaving)> {
         let staying = self.pods.iter().filter(|pod| !pod.ended && !pod.deleting);
         let staying: HashSet<_> = staying.filter_map(|pod| Some((pod.node.as_ref()?, &pod.key))).collect();
-        let fleet = self.managed.fleet();
+        let fleet = self.nodes.managed.fleet();
         offered.iter().find_map(|name| {
-            let (name, node) = self.managed.get_key_value(name)?;
+            let (name, node) = self.nodes.managed.get_key_value(name)?;
             node.serving().ok()?;
             let leaving = self.leaving(node, |pod| staying.contains(&(name, pod)));
             if leaving == Leaving::default() {

@@ -42,7 +42,7 @@ impl Scheduling<'_> {
         offer: Offer<'_>,
     ) -> PassedKind {
         let mut passed = PassedKind::new(kind);
-        let (nodes, fleet) = self.managed.read(self.assumed);
+        let (nodes, fleet) = self.nodes.managed.read(self.assumed);
         for (name, node) in nodes {
             let verdict = match offered.contains(name.as_str()) {
                 true => SchedulerVerdict::Offered,

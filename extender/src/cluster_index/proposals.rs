@@ -22,7 +22,7 @@ impl Reserving<'_> {
         name: &NodeName,
         ask: Option<Ask>,
     ) -> Result<Proposal, Unreservable> {
-        if let Some(known) = self.nodes.managed.copy(name).and_then(|copy| copy.proposal(uid)) {
+        if let Some(known) = self.updates.nodes.managed.copy(name).and_then(|copy| copy.proposal(uid)) {
             return Ok(known.clone());
         }
         let owner = Owner { uid: uid.clone(), key: key.clone() };
@@ -32,17 +32,17 @@ impl Reserving<'_> {
             None => {}
         }
         let (ask, choice) = self.ask_of(uid, ask, None)?;
-        let node = self.nodes.managed.get(name).ok_or(Refusal::NoAgent)?;
+        let node = self.updates.nodes.managed.get(name).ok_or(Refusal::NoAgent)?;
         node.serving()?;
-        let fleet = self.nodes.managed.fleet();
+        let fleet = self.updates.nodes.managed.fleet();
         let choice = choice.or_else(|| self.bindings.choice(uid).cloned());
         let choice = choice.map_or_else(|| best_kinds(node, &ask, fleet), Ok)?;
         let document = ask.document.planned(&choice.plan);
         let fit = fit(&node.shown_inventory(), &document, fleet)?;
-        self.nodes.quotas.admit_reservation(&ask, charge(&fit))?;
+        self.updates.quotas.admit_reservation(&ask, charge(&fit))?;
         let proposal = Proposal::from_fit(owner, fit);
         let proposed = Proposed { proposal: proposal.clone(), ask: ask.clone() };
-        self.nodes.update_copy(name, |copy| copy.propose(proposed));
+        self.updates.update_copy(name, |copy| copy.propose(proposed));
         self.bindings.set_choice(uid, choice);
         self.learn(uid, &ask);
         Ok(proposal)
@@ -52,14 +52,14 @@ impl Reserving<'_> {
     /// that this pod is about to lose, and an order that named only a part of them could get it only that part.
     pub(super) fn renewal(&self, owner: Owner, name: &NodeName) -> Proposal {
         let nothing = GpuNodeStatus::default();
-        Proposal::renewal(owner, self.nodes.managed.get(name).map_or(&nothing, |node| &node.status))
+        Proposal::renewal(owner, self.updates.nodes.managed.get(name).map_or(&nothing, |node| &node.status))
     }
 
     /// Counts a pod's slice as demand. Pods whose name fixes the kind were counted when they came.
     fn learn(&mut self, uid: &PodUid, ask: &Ask) {
-        let slice = self.nodes.managed.slice_of_any_kind(uid, ask);
-        if let Some((slice, pod)) = slice.zip(self.nodes.pods.get(uid)) {
-            self.nodes.managed.learn(slice, pod.template.compute);
+        let slice = self.updates.nodes.managed.slice_of_any_kind(uid, ask);
+        if let Some((slice, pod)) = slice.zip(self.updates.pods.get(uid)) {
+            self.updates.nodes.managed.learn(slice, pod.template.compute);
         }
     }
 }

@@ -8,9 +8,9 @@
 //! nothing, for example if its agent is not connected. They are charged by the assignment that their Binding wrote into
 //! them.
 
-use super::managed_nodes::{IndexedNode, ManagedNodes};
+use super::managed_nodes::ManagedNodes;
+use super::nodes::Nodes;
 use super::pods::Pods;
-use super::static_nodes::StaticNodes;
 use crate::assumed::AssumedPods;
 use crate::objects::ask::Ask;
 use crate::objects::pod::KnownPod;
@@ -165,18 +165,12 @@ impl Quotas {
     }
 
     /// Charges what is reserved and held on a node that is managed, or was.
-    pub(super) fn charge_managed(
-        &mut self,
-        name: &NodeName,
-        node: Option<&IndexedNode>,
-        static_nodes: &StaticNodes,
-        pods: &Pods,
-    ) {
+    pub(super) fn charge_managed(&mut self, name: &NodeName, nodes: &Nodes, pods: &Pods) {
         if !self.limited {
             return self.remove_node(name);
         }
-        let on_node = pods_on(name, static_nodes, pods);
-        let Some(node) = node else { return self.charge_unshown(name, on_node) };
+        let on_node = pods_on(name, nodes, pods);
+        let Some(node) = nodes.managed.get(name) else { return self.charge_unshown(name, on_node) };
         let wanted: Vec<Wanted<'_>> = node.wanted().collect();
         let reserved_entries = wanted.iter().filter_map(|slice| self.reserved_entry(slice, pods));
         let slices = &node.status.slices;
@@ -210,20 +204,18 @@ impl Quotas {
     }
 
     /// Charges what pods with kerf's label hold of a static node, or have reserved there.
-    pub(super) fn charge_static(&mut self, name: &NodeName, static_nodes: &StaticNodes, pods: &Pods) {
+    pub(super) fn charge_devices(&mut self, name: &NodeName, nodes: &Nodes, pods: &Pods) {
         if !self.limited {
             return self.remove_node(name);
         }
-        let held = static_nodes.holders_on(name.as_str()).filter_map(|(uid, devices)| {
+        let held = nodes.device_charges(name.as_str()).filter_map(|(uid, charge)| {
             let pod = pods.get(uid).filter(|pod| pod.template.request.is_some())?;
-            let (namespace, under) = (pod.key.namespace.clone(), self.under_of(Some(pod)));
-            Some(Entry { namespace, under, charge: static_nodes.charge(name.as_str(), devices)? })
+            Some(Entry { namespace: pod.key.namespace.clone(), under: self.under_of(Some(pod)), charge })
         });
-        let reserved = static_nodes.reservations().filter(|(_, reserved)| reserved.node == *name);
-        let reserved = reserved.filter_map(|(_, reserved)| {
-            let under = self.under_ask(reserved.ask.as_ref()?);
-            let charge = static_nodes.charge(name.as_str(), &reserved.devices)?;
-            Some(Entry { namespace: reserved.key.namespace.clone(), under, charge })
+        let reserved = nodes.reserved_device_charges(name).map(|(key, ask, charge)| Entry {
+            namespace: key.namespace.clone(),
+            under: self.under_ask(ask),
+            charge,
         });
         let entries = held.chain(reserved).collect();
         charge(&mut self.usage, &mut self.nodes, name, entries);
@@ -262,12 +254,8 @@ pub fn over_quota(over: &OverQuota) -> Refusal {
 }
 
 /// The pods with slices on a node, as they themselves say.
-fn pods_on<'p>(
-    name: &'p NodeName,
-    static_nodes: &'p StaticNodes,
-    pods: &'p Pods,
-) -> impl Iterator<Item = &'p KnownPod> {
-    let pods = static_nodes.holders_on(name.as_str()).filter_map(|(uid, _)| pods.get(uid));
+fn pods_on<'p>(name: &'p NodeName, nodes: &'p Nodes, pods: &'p Pods) -> impl Iterator<Item = &'p KnownPod> {
+    let pods = nodes.holders_on(name.as_str()).filter_map(|uid| pods.get(uid));
     pods.filter(move |pod| with_slices(pod) == Some(name))
 }
 

@@ -91,7 +91,7 @@ impl Scheduling<'_> {
         if !self.unschedulable.adopt() {
             return;
         }
-        let names: Vec<NodeName> = self.managed.names().chain(self.static_nodes.names()).cloned().collect();
+        let names: Vec<NodeName> = self.nodes.names().cloned().collect();
         let offered: Vec<&str> = names.iter().map(NodeName::as_str).collect();
         let idle = self.pods.iter().filter(|pod| pod.can_be_scheduled() && !self.is_reserved(&pod.uid));
         let mut idle: Vec<_> = idle.collect();

@@ -8,7 +8,7 @@ use super::node_updates::NodeUpdates;
 use crate::assumed::{AssumedPod, AssumedPods, KindChoice, LIFETIME};
 use crate::objects::ask::Ask;
 use kerf_core::contract::{AssignedSlice, AssignmentDocument};
-use kerf_core::ledger::{OwnerInEpoch, PodSlices};
+use kerf_core::ledger::{OwnerInEpoch, PodSlices, Proposal};
 use kerf_core::names::{NodeName, PodKey, PodUid};
 use kerf_core::packing::Refusal;
 use std::time::Instant;
@@ -28,15 +28,39 @@ impl From<Refusal> for Unreservable {
     }
 }
 
+/// What a bind has to do once it has reserved.
+#[derive(Debug)]
+pub enum Reserved {
+    /// Send this proposal to the node's agent, over the connection with this id. `None` if the agent is not connected.
+    Proposed { proposal: Proposal, connection: Option<u64> },
+    /// Send the Binding with this assignment.
+    Assigned(AssignmentDocument),
+}
+
 /// The nodes and pods, for binds.
 #[derive(Debug)]
 pub struct Reserving<'i> {
-    pub(super) nodes: NodeUpdates<'i>,
+    pub(super) updates: NodeUpdates<'i>,
     pub(super) bindings: &'i mut Bindings,
     pub(super) assumed: &'i mut AssumedPods,
 }
 
 impl Reserving<'_> {
+    /// Reserves for a pod on a node. `ask` is the request that the caller has read from the API server, if it did.
+    pub fn reserve(
+        &mut self,
+        uid: &PodUid,
+        key: &PodKey,
+        name: &NodeName,
+        ask: Option<Ask>,
+    ) -> Result<Reserved, Unreservable> {
+        if self.updates.nodes.is_static(name) {
+            return self.reserve_devices(uid, key, name, ask).map(Reserved::Assigned);
+        }
+        let proposal = self.propose(uid, key, name, ask)?;
+        Ok(Reserved::Proposed { proposal, connection: self.updates.nodes.managed.connection_of(name) })
+    }
+
     /// A pod's request, and the kinds that a filter chose for it. The pod is no longer assumed anywhere.
     pub(super) fn ask_of(
         &mut self,
@@ -48,7 +72,7 @@ impl Reserving<'_> {
         let (assumed, choice) = assumed.map(|(_, assumed)| (assumed.ask, assumed.choice)).unzip();
         let ask = match assumed.or(read).or(reserved) {
             Some(ask) => ask,
-            None => self.nodes.pods.get(uid).ok_or(Unreservable::UnknownPod)?.ask()?,
+            None => self.updates.pods.get(uid).ok_or(Unreservable::UnknownPod)?.ask()?,
         };
         Ok((ask, choice))
     }
@@ -56,18 +80,19 @@ impl Reserving<'_> {
     /// Releases a reservation that the pod cannot use, unless its Binding may have been made. Returns whether it is
     /// released.
     pub fn give_up(&mut self, uid: &PodUid) -> bool {
-        !self.nodes.pods.is_bound(uid)
+        !self.updates.pods.is_bound(uid)
             && !self.bindings.is_pending(uid)
-            && (self.nodes.release_static(uid) || self.nodes.release(uid, ReleaseReason::NodeUnusable))
+            && (self.updates.release_devices(uid).is_some()
+                || self.updates.release(uid, ReleaseReason::NodeUnusable))
     }
 
     /// Handles the rejection of a pod's proposal. The pod stays assumed on the node until it is filtered again, unless
     /// it may go elsewhere.
     pub fn reject(&mut self, uid: &PodUid, name: &NodeName, connection: u64, now: Instant) {
-        let is_free = self.nodes.managed.copy(name).is_some_and(|copy| copy.is_releasing(uid));
-        let proposed = self.nodes.take_proposed(uid, name, connection);
+        let is_free = self.updates.nodes.managed.copy(name).is_some_and(|copy| copy.is_releasing(uid));
+        let proposed = self.updates.take_proposed(uid, name, connection);
         if let Some(proposed) = proposed.filter(|_| !is_free) {
-            let (key, epoch) = (proposed.proposal.owner.key, self.nodes.leadership.epoch());
+            let (key, epoch) = (proposed.proposal.owner.key, self.updates.leadership.epoch());
             let (pod, until) = (OwnerInEpoch { uid: uid.clone(), key, epoch }, now + LIFETIME);
             let choice = self.choice_of(uid);
             let assumed = AssumedPod { pod, ask: proposed.ask, choice, until, leaving: None, charged: None };
@@ -81,9 +106,9 @@ impl Reserving<'_> {
         if !self.bindings.refuse(uid, until) {
             return;
         }
-        self.nodes.release_static(uid);
-        if self.nodes.managed.reservations().has(uid) && !self.nodes.pods.contains(uid) {
-            self.nodes.effects.unconfirmed.insert(uid.clone());
+        drop(self.updates.release_devices(uid));
+        if self.updates.nodes.managed.reservations().has(uid) && !self.updates.pods.contains(uid) {
+            self.updates.effects.unconfirmed.insert(uid.clone());
         }
     }
 
@@ -91,31 +116,31 @@ impl Reserving<'_> {
     pub(super) fn not_bound(&mut self, uid: &PodUid) {
         let Some(pending) = self.bindings.take_pending(uid) else { return };
         tracing::info!(pod = %pending.key, %uid, "a Binding without an answer was not made");
-        self.nodes.release_static(uid);
+        drop(self.updates.release_devices(uid));
         let Some(HeldUp { ask, offered }) = pending.held_up else { return };
         self.give_up(uid);
         let names: Vec<&str> = offered.iter().map(NodeName::as_str).collect();
-        self.nodes.unschedulable.refused(uid, &pending.key, &ask, &names, false);
+        self.updates.unschedulable.refused(uid, &pending.key, &ask, &names, false);
         for name in &offered {
-            self.nodes.unschedulable.changed(name);
+            self.updates.unschedulable.changed(name);
         }
     }
 
     /// The stages of pods with a reservation on a managed node.
     pub fn stages(&mut self) -> &mut Reservations {
-        self.nodes.managed.reservations_mut()
+        self.updates.nodes.managed.reservations_mut()
     }
 
     /// The state of a pod's slices in the node's copy. Unused reservations that block them are released.
     pub fn shown_slices(&mut self, uid: &PodUid, name: &NodeName) -> PodSlices<'_> {
         self.clear_the_way(uid, name);
-        self.nodes.managed.get(name).map(|node| PodSlices::of(&node.status, uid)).unwrap_or_default()
+        self.updates.nodes.managed.get(name).map(|node| PodSlices::of(&node.status, uid)).unwrap_or_default()
     }
 
     /// The assignment of a pod by its reservation on a node, if it has one.
     #[must_use]
     pub fn assignment_of(&self, uid: &PodUid, name: &NodeName) -> Option<AssignmentDocument> {
-        let slices = self.nodes.managed.get(name)?.reserved(uid).filter_map(|slice| {
+        let slices = self.updates.nodes.managed.get(name)?.reserved(uid).filter_map(|slice| {
             Some(AssignedSlice {
                 container: slice.reservation?.container.to_owned(),
                 id: slice.id.clone(),
@@ -137,23 +162,19 @@ impl Reserving<'_> {
     /// The pod with this UID that has a reservation, or whose Binding was sent.
     #[must_use]
     pub fn reserved_pod(&self, uid: &PodUid) -> Option<PodKey> {
-        let on_static = self.nodes.static_nodes.reservation(uid).map(|reserved| reserved.key.clone());
-        let on_managed = || self.nodes.managed.reserved_pod(uid);
-        on_static.or_else(on_managed).or_else(|| self.bindings.key(uid).cloned())
+        self.updates.nodes.reserved_pod(uid).or_else(|| self.bindings.key(uid).cloned())
     }
 
     pub(super) fn place_of(&self, uid: &PodUid) -> Option<&NodeName> {
-        let on_static = || self.nodes.static_nodes.reservation(uid).map(|reserved| &reserved.node);
-        self.nodes.managed.reservations().get(uid).or_else(on_static)
+        self.updates.nodes.place_of(uid)
     }
 
     pub(super) fn assuming(&mut self) -> Assuming<'_> {
         Assuming {
             assumed: self.assumed,
-            managed: self.nodes.managed,
-            static_nodes: self.nodes.static_nodes,
-            quotas: self.nodes.quotas,
-            unschedulable: self.nodes.unschedulable,
+            nodes: self.updates.nodes,
+            quotas: self.updates.quotas,
+            unschedulable: self.updates.unschedulable,
         }
     }
 }

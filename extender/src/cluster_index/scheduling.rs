@@ -2,27 +2,25 @@
 
 use super::assuming::Assuming;
 use super::bindings::Bindings;
-use super::managed_nodes::ManagedNodes;
 use super::node_objects::NodeObjects;
+use super::nodes::Nodes;
 use super::pods::Pods;
 use super::preemption::Preemption;
 use super::quotas::Quotas;
-use super::static_nodes::StaticNodes;
 use crate::assumed::{AssumedPod, AssumedPods, KindChoice, LIFETIME};
 use crate::objects::ask::Ask;
 use crate::unschedulable::Unschedulable;
 use kerf_core::ledger::OwnerInEpoch;
 use kerf_core::names::{NodeName, PodUid};
-use kerf_core::packing::{Cost, Place, Rank, Refusal};
-use kerf_core::quota::{OverQuota, depends_on_place};
+use kerf_core::packing::{Cost, Place, Refusal};
+use kerf_core::quota::OverQuota;
 use kerf_core::static_node::Devices;
 use std::time::Instant;
 
 /// The nodes and pods as a scheduling cycle reads them, and the pods that it assumes.
 #[derive(Debug)]
 pub struct Scheduling<'i> {
-    pub(super) managed: &'i mut ManagedNodes,
-    pub(super) static_nodes: &'i StaticNodes,
+    pub(super) nodes: &'i mut Nodes,
     pub(super) objects: &'i NodeObjects,
     pub(super) pods: &'i Pods,
     pub(super) quotas: &'i Quotas,
@@ -37,26 +35,17 @@ impl Scheduling<'_> {
     pub fn place(&mut self, name: &str, uid: &PodUid, ask: &Ask) -> Result<Place, Refusal> {
         let pods = self.pods;
         let wanted = || pods.get(uid).map(|pod| pod.template.compute).unwrap_or_default();
-        let Some(place) = self.managed.place(name, ask, self.assumed, self.objects, wanted) else {
-            let spot = self.static_nodes.place(name, uid, ask, self.assumed)?;
-            self.quotas.admit_at(ask, self.assumed, || Ok(spot.charge))?;
-            return Ok(Place { rank: Rank::BEST, cost: spot.cost });
-        };
-        let place = place?;
-        if depends_on_place(&ask.document)
-            && let Some((_, node)) = self.managed.get_key_value(name)
-        {
-            self.quotas.admit_at(ask, self.assumed, || node.charge(ask, self.managed.fleet()))?;
+        let place = self.nodes.place(name, uid, ask, self.assumed, self.objects, wanted)?;
+        if self.nodes.charge_depends_on_place(name, ask) {
+            let charge = || self.nodes.charge(name, uid, ask, self.assumed);
+            self.quotas.admit_at(ask, self.assumed, charge)?;
         }
         Ok(place)
     }
 
     /// Whether a node has room for a pod that asks NVIDIA's device plugin and not kerf.
     pub fn plain_fit(&self, name: &str, uid: &PodUid, asked: &Devices) -> Result<Cost, Refusal> {
-        if self.managed.contains(name) {
-            return Err(Refusal::NotAdmitted);
-        }
-        self.static_nodes.fit(name, uid, asked)
+        self.nodes.plain_fit(name, uid, asked)
     }
 
     /// Whether a pod's namespace may have this pod too, as far as that does not depend on the place.
@@ -66,8 +55,7 @@ impl Scheduling<'_> {
 
     /// The nodes with GPUs that take new pods.
     pub(super) fn open_nodes(&self) -> Vec<NodeName> {
-        let names = self.managed.names().chain(self.static_nodes.names());
-        names.filter(|name| self.objects.is_open(name)).cloned().collect()
+        self.nodes.names().filter(|name| self.objects.is_open(name)).cloned().collect()
     }
 
     /// Whether some node could serve a pod, now or when others have left. A node with unknown GPUs counts as one that
@@ -78,8 +66,8 @@ impl Scheduling<'_> {
                 // The GPUs that the agent reported last decide. Otherwise a node that never comes back would count as
                 // one that could serve any pod.
                 Err(Refusal::AgentNotReady) => {
-                    let node = self.managed.get(name);
-                    node.and_then(|node| node.shown_fit(ask, self.managed.fleet()).err())
+                    let node = self.nodes.managed.get(name);
+                    node.and_then(|node| node.shown_fit(ask, self.nodes.managed.fleet()).err())
                 }
                 place => place.err(),
             };
@@ -99,7 +87,7 @@ impl Scheduling<'_> {
     }
 
     pub(super) fn is_reserved(&self, uid: &PodUid) -> bool {
-        self.managed.reservations().has(uid) || self.static_nodes.reservation(uid).is_some()
+        self.nodes.is_reserved(uid)
     }
 
     /// Ends a pod's assumed place, and returns it.
@@ -120,21 +108,14 @@ impl Scheduling<'_> {
     pub(super) fn assuming(&mut self) -> Assuming<'_> {
         Assuming {
             assumed: self.assumed,
-            managed: self.managed,
-            static_nodes: self.static_nodes,
+            nodes: self.nodes,
             quotas: self.quotas,
             unschedulable: self.unschedulable,
         }
     }
 
     pub(super) fn preemption(&self) -> Preemption<'_> {
-        Preemption {
-            managed: self.managed,
-            static_nodes: self.static_nodes,
-            pods: self.pods,
-            quotas: self.quotas,
-            assumed: self.assumed,
-        }
+        Preemption { nodes: self.nodes, pods: self.pods, quotas: self.quotas, assumed: self.assumed }
     }
 }
 

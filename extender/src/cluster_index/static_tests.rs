@@ -99,7 +99,7 @@ fn kerfs(pod: &Candidate, node: Option<&str>) -> KnownPod {
 
 fn reserve(index: &mut ClusterIndex, pod: &Candidate, node: &str) -> Result<(), Unreservable> {
     index.show_pod(kerfs(pod, None));
-    index.reserving().reserve_static(&pod.uid, &pod.key, &node.into(), None).map(drop)
+    index.reserving().reserve_devices(&pod.uid, &pod.key, &node.into(), None).map(drop)
 }
 
 fn bind(index: &mut ClusterIndex, pod: &Candidate, node: &str) {
@@ -112,7 +112,7 @@ fn refusals(filtered: &Filtered<'_>) -> Vec<Refusal> {
 }
 
 fn held(index: &ClusterIndex, node: &str) -> u32 {
-    index.static_nodes.taken(node).get(&PluginName::Gpu).copied().unwrap_or(0)
+    index.nodes.static_nodes.taken(node).get(&PluginName::Gpu).copied().unwrap_or(0)
 }
 
 /// Another pod, which asks NVIDIA's device plugin and not kerf.
@@ -266,7 +266,7 @@ fn the_assignment_names_the_devices_and_their_size() {
     let mut index = cluster(&[("n", mps())]);
     let pod = ten("a");
     index.show_pod(kerfs(&pod, None));
-    let assignment = index.reserving().reserve_static(&pod.uid, &pod.key, &"n".into(), None).unwrap();
+    let assignment = index.reserving().reserve_devices(&pod.uid, &pod.key, &"n".into(), None).unwrap();
     assert_eq!(
         assignment.to_json(),
         r#"{"devices":[{"container":"main","count":1,"resource":"nvidia.com/gpu=mps","sizeGb":20}],"slices":[],"version":1}"#

@@ -25,7 +25,6 @@
 
 use super::ClusterIndex;
 use super::pod_events::PodEvents;
-use super::static_nodes::PodWatch;
 use crate::assumed::AssumedPods;
 use crate::unschedulable::Unschedulable;
 
@@ -34,7 +33,7 @@ impl ClusterIndex {
     #[must_use]
     pub fn is_listed(&self) -> bool {
         let is_awaited = self.objects.are_awaited() || self.leadership.awaits_former_epoch();
-        self.managed.are_listed() && self.pods.are_listed() && !is_awaited
+        self.nodes.managed.are_listed() && self.pods.are_listed() && !is_awaited
     }
 
     /// Whether a leader can answer: everything was listed, and what may not be stale was listed in this term.
@@ -46,24 +45,20 @@ impl ClusterIndex {
     /// Whether there are static nodes whose Nodes and pods are still to be listed in this term.
     #[must_use]
     pub fn has_unread_static_nodes(&self) -> bool {
-        self.static_nodes.are_unread() && self.has_static_nodes()
-    }
-
-    fn has_static_nodes(&self) -> bool {
-        self.static_nodes.names().any(|name| !self.managed.contains(name.as_str()))
+        self.nodes.static_nodes.are_unread() && self.nodes.has_static()
     }
 
     /// Begins a term in this epoch, or in one above every epoch that was seen.
     pub fn lead(&mut self, epoch: u64) {
         self.leadership.begin(epoch);
-        self.static_nodes.set_unread(true);
+        self.nodes.static_nodes.set_unread(true);
     }
 
     /// Raises the epoch over the one that a former leader wrote, if any.
     pub fn rise_over(&mut self, former: Option<u64>) {
         self.effects.progress = true;
         if former.is_none() {
-            self.static_nodes.nobody_led_before();
+            self.nodes.static_nodes.nobody_led_before();
         }
         self.leadership.rise_over(former);
     }
@@ -80,8 +75,8 @@ impl ClusterIndex {
     /// successor need not keep the Lease from the next leader.
     #[must_use]
     pub fn leaves_nothing_under_way(&self) -> bool {
-        let may_have_static_nodes = !self.is_listed() || self.has_static_nodes();
-        let is_predecessor_over = !self.static_nodes.may_have_bindings_of_predecessor();
+        let may_have_static_nodes = !self.is_listed() || self.nodes.has_static();
+        let is_predecessor_over = !self.nodes.static_nodes.may_have_bindings_of_predecessor();
         !self.bindings.are_pending() && (is_predecessor_over || !may_have_static_nodes)
     }
 
@@ -92,19 +87,16 @@ impl ClusterIndex {
         self.assumed = AssumedPods::default();
         self.unschedulable = Unschedulable::default();
         self.bindings.end_term();
-        self.managed.reservations_mut().end_term();
+        self.nodes.managed.reservations_mut().end_term();
         self.evictions.end_term();
         self.pod_events = PodEvents::default();
-        let mut changed = self.static_nodes.end_term();
         let strays = self.pods.end_term();
-        for uid in &strays {
-            changed.extend(self.static_nodes.leave(uid, PodWatch::Labelled));
-        }
+        let changed = self.nodes.static_nodes.end_term(strays.iter());
         for uid in &strays {
             // No watch shows these pods, so their end would not be reported.
             self.remove_pod(uid);
         }
-        self.nodes().static_nodes_changed(changed);
+        self.nodes().nodes_changed(changed);
         self.nodes().forget_orders();
         self.take_effects();
     }

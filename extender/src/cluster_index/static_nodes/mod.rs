@@ -282,11 +282,13 @@ impl StaticNodes {
         self.closed.may_have_bindings_of_predecessor()
     }
 
-    /// Drops what only a leader has: reservations, and which nodes are closed. Returns the nodes at which something
-    /// changed.
-    pub(super) fn end_term(&mut self) -> Vec<NodeName> {
+    /// Drops what only a leader has: reservations, pods that no watch shows, and which nodes are closed. Returns the
+    /// nodes at which something changed.
+    pub(super) fn end_term<'p>(&mut self, strays: impl Iterator<Item = &'p PodUid>) -> Vec<NodeName> {
         self.closed = ClosedNodes::default();
-        self.devices.end_term()
+        let mut changed = self.devices.end_term();
+        changed.extend(strays.filter_map(|uid| self.devices.leave(uid, PodWatch::Labelled)));
+        changed
     }
 }
 

@@ -6,7 +6,7 @@
 
 mod over_stream;
 
-use crate::cluster_index::Unreservable;
+use crate::cluster_index::{Reserved, Unreservable};
 use crate::events::EventReason;
 use crate::metric_labels::Outcome;
 use crate::objects::ask::Ask;
@@ -153,18 +153,38 @@ impl Bind {
 
     /// Binds a pod whose request is in the index, or that asks for `ask`.
     async fn run_with(&self, term: &Arc<Term>, ask: Option<Ask>, gate: Instant) -> Result<(), BindError> {
-        if !term.with(|index| index.nodes().is_static(&self.node)) {
-            return self.run_over_stream(term, ask, gate).await;
+        match self.run_once(term, ask.clone(), gate).await {
+            // The copy was older than the agent's state and has caught up by now, so one more proposal is worth it.
+            Err(BindError::Agent(failure)) if failure.is_stale_proposal() && Instant::now() < gate => {
+                self.run_once(term, ask, gate).await
+            }
+            result => result,
         }
-        let (assignment, is_first, counted) = term.with(|index| {
+    }
+
+    async fn run_once(&self, term: &Arc<Term>, ask: Option<Ask>, gate: Instant) -> Result<(), BindError> {
+        match self.reserve(term, ask)? {
+            Reserved::Proposed { proposal, connection } => {
+                let connection = connection.ok_or(BindFailure::Disconnected)?;
+                self.run_over_stream(term, proposal, connection, gate).await
+            }
+            Reserved::Assigned(assignment) => self.post(term, Some(assignment), gate + POST_GRACE).await,
+        }
+    }
+
+    fn reserve(&self, term: &Arc<Term>, ask: Option<Ask>) -> Result<Reserved, BindError> {
+        let (reserved, is_first, counted) = term.with(|index| {
             let is_first = index.place_of(&self.uid).is_none();
-            let assignment = index.reserving().reserve_static(&self.uid, &self.key, &self.node, ask)?;
-            Ok::<_, Unreservable>((assignment, is_first, index.statistics().counted(&self.uid)))
+            let reserved = index.reserving().reserve(&self.uid, &self.key, &self.node, ask)?;
+            if is_first {
+                index.reserving().stages().start_stages(&self.uid, std::time::Instant::now());
+            }
+            Ok::<_, Unreservable>((reserved, is_first, index.statistics().counted(&self.uid)))
         })?;
         if is_first {
             term.metrics.reserved(counted, Timestamp::now());
         }
-        self.post(term, Some(assignment), gate + POST_GRACE).await
+        Ok(reserved)
     }
 
     /// Sends the Binding, and stops waiting for its answer at `until`.

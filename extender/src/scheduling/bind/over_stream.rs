@@ -4,10 +4,7 @@
 //! [`BindProgress`] makes the decisions. This file provides its clock, its connection and its Binding.
 
 use super::{Bind, BindError, POST_GRACE};
-use crate::cluster_index::Unreservable;
-use crate::objects::ask::Ask;
 use crate::term::Term;
-use jiff::Timestamp;
 use kerf_core::ledger::{
     Action, Answer, BindFailure, BindProgress, Input, Moment, Order, OrderKind, Posted, Proposal,
 };
@@ -24,47 +21,15 @@ impl Bind {
     pub(super) async fn run_over_stream(
         &self,
         term: &Arc<Term>,
-        ask: Option<Ask>,
+        proposal: Proposal,
+        connection: u64,
         gate: Instant,
     ) -> Result<(), BindError> {
-        match self.try_over_stream(term, ask.clone(), gate).await {
-            // The copy was older than the agent's state and has caught up by now, so one more proposal is worth it.
-            Err(BindError::Agent(failure)) if failure.is_stale_proposal() && Instant::now() < gate => {
-                self.try_over_stream(term, ask, gate).await
-            }
-            result => result,
-        }
-    }
-
-    async fn try_over_stream(
-        &self,
-        term: &Arc<Term>,
-        ask: Option<Ask>,
-        gate: Instant,
-    ) -> Result<(), BindError> {
-        let (proposal, connection) = self.propose(term, ask)?;
         let unanswered = UnansweredProposal { bind: self.clone(), term: term.clone(), connection };
         // The proposal rests on the copy of this connection, so it must not be sent over a later one.
         let connection = term.cluster.agents.connection(&self.node).filter(|found| found.id() == connection);
         let connection = connection.ok_or(BindFailure::Disconnected)?;
         StreamBind::new(self, term, connection, proposal, unanswered, gate).run().await
-    }
-
-    /// Makes a proposal for the pod, and returns it with the id of the connection that it was made for.
-    fn propose(&self, term: &Arc<Term>, ask: Option<Ask>) -> Result<(Proposal, u64), BindError> {
-        let (proposal, connection, is_first, counted) = term.with(|index| {
-            let is_first = index.place_of(&self.uid).is_none();
-            let proposal = index.reserving().propose(&self.uid, &self.key, &self.node, ask)?;
-            if is_first {
-                index.reserving().stages().start_stages(&self.uid, std::time::Instant::now());
-            }
-            let connection = index.managed().connection_of(&self.node);
-            Ok::<_, Unreservable>((proposal, connection, is_first, index.statistics().counted(&self.uid)))
-        })?;
-        if is_first {
-            term.metrics.reserved(counted, Timestamp::now());
-        }
-        Ok((proposal, connection.ok_or(BindFailure::Disconnected)?))
     }
 }
 

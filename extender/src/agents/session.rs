@@ -56,7 +56,7 @@ impl Sessions {
                     index.nodes().agents().report_unreadable(node, id);
                 }
             }
-            index.managed().get(node).map_or(0, |node| node.status.slices.len())
+            index.managed().get(node).map_or(0, |node| node.status().slices.len())
         })
     }
 }

@@ -25,7 +25,7 @@ impl Reserving<'_> {
     fn blocking(&self, uid: &PodUid, name: &NodeName) -> Vec<PodUid> {
         let Some(node) = self.updates.nodes.managed.get(name) else { return Vec::new() };
         let wanted: Vec<Wanted<'_>> = node.wanted().collect();
-        let observed = |slice: &Wanted<'_>| node.status.slice(slice.id);
+        let observed = |slice: &Wanted<'_>| node.status().slice(slice.id);
         let is_in = |slice: &Wanted<'_>, state| observed(slice).is_some_and(|s| s.state == state);
         let of_pod = wanted.iter().filter(|slice| slice.is_reserved_for(uid));
         let waiting = of_pod.filter(|slice| is_in(slice, SliceState::Waiting));

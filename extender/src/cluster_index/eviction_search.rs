@@ -42,7 +42,8 @@ impl EvictionSearch<'_> {
             let Some((uid, left)) = evictable.get(&from) else { return false };
             let Some(pod) = self.pods.get(uid) else { return false };
             let Some(to) = pod.template.movable_to.as_ref() else { return false };
-            let has_compute = || self.objects.machine(name, node.compute).left().covers(pod.template.compute);
+            let has_compute =
+                || self.objects.machine(name, node.compute()).left().covers(pod.template.compute);
             // On its own node the pod finds the CPU and memory that its eviction frees, so only other nodes are
             // checked.
             to.admit(name, self.objects.labels(name), self.objects.taints(name))
@@ -67,15 +68,15 @@ impl EvictionSearch<'_> {
             let node = self.managed.get(name)?;
             let mut slices = node.reserved(uid);
             let (slice, None) = (slices.next()?, slices.next()) else { return None };
-            let (_, gpu) = node.fleet_gpus.iter().find(|(uuid, _)| uuid == slice.gpu)?;
+            let gpu = node.fleet_gpu(slice.gpu)?;
             if !is_admitted(node, slice.gpu, document) {
                 return None;
             }
-            let place = self.managed.fleet().place(*gpu, slice.shape.instance()?)?;
+            let place = self.managed.fleet().place(gpu, slice.shape.instance()?)?;
             pod.ask()
                 .as_ref()
                 .is_ok_and(asks_by_name_alone)
-                .then(|| ((*gpu, place), (uid.clone(), name.clone())))
+                .then(|| ((gpu, place), (uid.clone(), name.clone())))
         };
         self.pods.evictable().filter_map(place).collect()
     }
@@ -86,7 +87,7 @@ fn is_admitted(node: &IndexedNode, gpu: &GpuUuid, document: &RequestDocument) ->
     let admits = |known: &GpuStatus| {
         document.gpus.admits(gpu, &known.model) && document.allows(Kind::Mig, &known.model)
     };
-    let mut of_gpu = node.status.gpus.iter().filter(|known| known.uuid == *gpu);
+    let mut of_gpu = node.status().gpus.iter().filter(|known| known.uuid == *gpu);
     is_of_any_gpu(document) || of_gpu.any(admits)
 }
 

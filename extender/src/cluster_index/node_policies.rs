@@ -26,8 +26,10 @@ impl<'i> NodePolicies<'i> {
     #[must_use]
     pub fn unfilled_nodes(&self) -> Vec<NodeName> {
         let unfilled = self.managed.iter().filter(|(name, node)| {
-            let (Some(policy), Ok(rules)) = (&node.written.policy, self.rules_of(name)) else { return false };
-            is_due(node.written.filled_by.as_deref(), policy, rules)
+            let (Some(policy), Ok(rules)) = (&node.written().policy, self.rules_of(name)) else {
+                return false;
+            };
+            is_due(node.written().filled_by.as_deref(), policy, rules)
         });
         unfilled.map(|(name, _)| name.clone()).collect()
     }

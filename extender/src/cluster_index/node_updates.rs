@@ -171,9 +171,9 @@ impl NodeUpdates<'_> {
             Some(pod) => {
                 pod.node.as_ref().filter(|node| *node != name).map(|_| ReleaseReason::BoundElsewhere)
             }
-            None => node.left.contains_key(uid).then_some(ReleaseReason::Gone),
+            None => node.left().contains_key(uid).then_some(ReleaseReason::Gone),
         };
-        let left = node.reserved_pods.iter().filter_map(|uid| Some((uid.clone(), reason(uid)?)));
+        let left = node.reserved_pods().iter().filter_map(|uid| Some((uid.clone(), reason(uid)?)));
         for (uid, reason) in left.collect::<Vec<_>>() {
             self.release_on(name, &uid, reason);
         }

@@ -47,10 +47,10 @@ impl Preemption<'_> {
         };
         node.serving()?;
         let fleet = self.nodes.managed.fleet();
-        let spec = self.assumed.laid_over(key, &node.spec(), &node.status, fleet).into_owned();
+        let spec = self.assumed.laid_over(key, &node.spec(), node.status(), fleet).into_owned();
         let mut leaving = node.reserved_pods_now();
-        leaving.retain(|other| node.left.contains_key(other) || self.leaves(other, victims));
-        let (spec, status) = leaving.iter().fold((spec, node.status.clone()), |(spec, status), pod| {
+        leaving.retain(|other| node.left().contains_key(other) || self.leaves(other, victims));
+        let (spec, status) = leaving.iter().fold((spec, node.status().clone()), |(spec, status), pod| {
             Leaving { pods: vec![pod.clone()], slices: own_slices(&spec, &status, pod) }.gone(&spec, &status)
         });
         let status = without_those_who_left(node, &spec, status);
@@ -99,8 +99,8 @@ impl Preemption<'_> {
                 return None;
             }
             let spec = node.spec();
-            let view = self.assumed.laid_over(name, &spec, &node.status, fleet);
-            let (spec, status) = leaving.gone(&view, &node.status);
+            let view = self.assumed.laid_over(name, &spec, node.status(), fleet);
+            let (spec, status) = leaving.gone(&view, node.status());
             let fit = fit(&node.inventory_of(&spec, &status), &ask.document, fleet).ok()?;
             self.quotas.admit_at(ask, self.assumed, || Ok(charge(&fit))).ok()?;
             Some((name.clone(), fit.rank.plan(&ask.document)?, leaving))
@@ -110,11 +110,11 @@ impl Preemption<'_> {
     fn leaving(&self, node: &IndexedNode, stays: impl Fn(&PodKey) -> bool) -> Leaving {
         let is_left = |slice: &Wanted<'_>| match slice.reservation {
             Some(reservation) => {
-                node.left.contains_key(reservation.uid) || self.pods.is_leaving(reservation.uid)
+                node.left().contains_key(reservation.uid) || self.pods.is_leaving(reservation.uid)
             }
-            None => node.status.slice(slice.id).is_some_and(|observed| {
+            None => node.status().slice(slice.id).is_some_and(|observed| {
                 let stays = observed.holder.as_ref().is_some_and(|holder| stays(&holder.key()));
-                !stays && observed.state != SliceState::Failed && !is_wanted_idle(*slice, &node.status)
+                !stays && observed.state != SliceState::Failed && !is_wanted_idle(*slice, node.status())
             }),
         };
         let mut found = Leaving::default();
@@ -149,7 +149,7 @@ fn without_those_who_left(
         let given_back =
             matches!(slice.state, SliceState::Preparing | SliceState::Waiting | SliceState::Ready);
         let left = match &slice.holder {
-            Some(holder) => node.left.values().any(|pod| *pod == holder.key()),
+            Some(holder) => node.left().values().any(|pod| *pod == holder.key()),
             None => given_back && is_free(slice),
         };
         if left {

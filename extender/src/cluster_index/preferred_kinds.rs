@@ -42,15 +42,14 @@ impl Scheduling<'_> {
         offer: Offer<'_>,
     ) -> PassedKind {
         let mut passed = PassedKind::new(kind);
-        let (nodes, fleet) = self.nodes.managed.read(self.assumed);
-        for (name, node) in nodes {
-            let verdict = match offered.contains(name.as_str()) {
-                true => SchedulerVerdict::Offered,
-                false if !offer.is_complete => continue,
-                false if is_tainted(self.objects, name, offer.tolerated) => SchedulerVerdict::Tainted,
-                false => SchedulerVerdict::Excluded,
-            };
-            passed.count(node.place_by(ask, plan, fleet), verdict);
+        let verdict = |name: &NodeName| match offered.contains(name.as_str()) {
+            true => Some(SchedulerVerdict::Offered),
+            false if !offer.is_complete => None,
+            false if is_tainted(self.objects, name, offer.tolerated) => Some(SchedulerVerdict::Tainted),
+            false => Some(SchedulerVerdict::Excluded),
+        };
+        for (verdict, place) in self.nodes.managed.places_by(ask, plan, self.assumed, verdict) {
+            passed.count(place, verdict);
         }
         passed
     }

@@ -52,7 +52,7 @@ impl Reserving<'_> {
     /// that this pod is about to lose, and an order that named only a part of them could get it only that part.
     pub(super) fn renewal(&self, owner: Owner, name: &NodeName) -> Proposal {
         let nothing = GpuNodeStatus::default();
-        Proposal::renewal(owner, self.updates.nodes.managed.get(name).map_or(&nothing, |node| &node.status))
+        Proposal::renewal(owner, self.updates.nodes.managed.get(name).map_or(&nothing, IndexedNode::status))
     }
 
     /// Counts a pod's slice as demand. Pods whose name fixes the kind were counted when they came.

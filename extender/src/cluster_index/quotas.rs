@@ -173,7 +173,7 @@ impl Quotas {
         let Some(node) = nodes.managed.get(name) else { return self.charge_unshown(name, on_node) };
         let wanted: Vec<Wanted<'_>> = node.wanted().collect();
         let reserved_entries = wanted.iter().filter_map(|slice| self.reserved_entry(slice, pods));
-        let slices = &node.status.slices;
+        let slices = &node.status().slices;
         let held = slices.iter().filter(|slice| !is_reserved(&wanted, slice)).filter_map(held_entry);
         let entries = summed(reserved_entries.chain(held));
         let reserved = wanted.iter().filter_map(|slice| Some(slice.reservation?.uid.clone()));

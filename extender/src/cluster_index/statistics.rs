@@ -97,7 +97,7 @@ impl<'i> Statistics<'i> {
         let mut counts: BTreeMap<_, _> = all.map(|key| (key, 0)).collect();
         for (_, node) in self.managed.iter() {
             for kind in Condition::ALL {
-                let status = node.status.condition(kind);
+                let status = node.status().condition(kind);
                 let status = status.map_or(ConditionStatus::Unknown, |condition| condition.status);
                 *counts.entry((kind, status.as_str())).or_default() += 1;
             }

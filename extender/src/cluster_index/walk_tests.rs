@@ -366,7 +366,7 @@ impl World {
         let pod = self.pods[uid].clone();
         let (Some(node), None) = (pod.sent, pod.bound) else { return };
         self.index.reserving().shown_slices(uid, &node);
-        let Some(shown) = self.index.managed().get(&node).map(|shown| &shown.status) else { return };
+        let Some(shown) = self.index.managed().get(&node).map(IndexedNode::status) else { return };
         let mut own = shown.slices.iter().filter(|s| s.reservation.as_ref().is_some_and(|r| r.uid == *uid));
         let is_ready = own.clone().next().is_some() && own.all(|slice| slice.ready_for.as_ref() == Some(uid));
         let agent = self.agents.get_mut(&node).unwrap();
@@ -463,7 +463,7 @@ fn check_at_rest(world: &mut World) {
             assert_eq!((copied.shape, uid(copied)), (slice.shape, uid(slice.into())));
         }
         assert_eq!(shown.wanted().count(), ledger.slices.len());
-        assert!(shown.left.is_empty(), "pods that left still have slices here");
+        assert!(shown.left().is_empty(), "pods that left still have slices here");
     }
     world.astray.clear();
     world.check();

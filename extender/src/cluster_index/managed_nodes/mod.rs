@@ -26,7 +26,7 @@ use kerf_core::contract::{ContainerRequest, Reserved};
 use kerf_core::kind::{Kind, KindLabel};
 use kerf_core::ledger::{Order, OrderKind};
 use kerf_core::names::{NodeName, PodKey, PodUid};
-use kerf_core::packing::{Fleet, FleetGpu, Place, PlaceId, Refusal, Terms};
+use kerf_core::packing::{Fleet, FleetGpu, KindPlan, Place, PlaceId, Refusal, Terms};
 use kerf_core::units::SizeGb;
 use kerf_runtime::gpu_node::GpuNode;
 use std::collections::BTreeSet;
@@ -176,12 +176,17 @@ impl ManagedNodes {
         Some(Ok(Place { cost: cost.unwrap_or(found.place.cost), ..found.place }))
     }
 
-    /// All nodes as filters read them, and the fleet.
-    pub(super) fn read(
+    /// Whether this one of its plans can serve `ask` on each node, for the nodes that `select` gives something for.
+    pub(super) fn places_by<S>(
         &mut self,
+        ask: &Ask,
+        plan: &KindPlan,
         assumed: &AssumedPods,
-    ) -> (impl Iterator<Item = (&NodeName, &mut IndexedNode)>, &Fleet) {
-        (self.nodes.read(assumed, &self.fleet), &self.fleet)
+        select: impl Fn(&NodeName) -> Option<S>,
+    ) -> impl Iterator<Item = (S, Result<(), Refusal>)> {
+        let fleet = &self.fleet;
+        let nodes = self.nodes.read(assumed, fleet);
+        nodes.filter_map(move |(name, node)| Some((select(name)?, node.place_by(ask, plan, fleet))))
     }
 
     /// The place whose pod must leave so that `request` gets room at the lowest cost. Pods leave and come only on

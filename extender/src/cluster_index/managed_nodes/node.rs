@@ -24,27 +24,27 @@ const KEPT_PLANS: usize = 16;
 #[derive(Debug)]
 pub struct IndexedNode {
     /// The GpuNode's UID. A recreated GpuNode has another one and starts from nothing.
-    pub object: Option<String>,
+    pub(super) object: Option<String>,
     /// The policy in force, as its agent reports it.
-    pub policy: NodePolicy,
+    pub(super) policy: NodePolicy,
     /// The slices that the node should have and the policy in force, with all proposals added. `None` if there is no
     /// proposal: then the agent's report has them, and a copy would waste memory.
-    pub proposed: Option<GpuNodeSpec>,
+    pub(super) proposed: Option<GpuNodeSpec>,
     /// What the agent reports; empty while it is not connected.
-    pub status: GpuNodeStatus,
+    pub(super) status: GpuNodeStatus,
     /// Whether the agent accepts reservations, whatever the status says.
-    pub agent: Result<(), Refusal>,
+    pub(super) agent: Result<(), Refusal>,
     /// The pods that have slices here, except for those whose release is ordered.
-    pub reserved_pods: BTreeSet<PodUid>,
+    pub(super) reserved_pods: BTreeSet<PodUid>,
     /// What these pods use of the node's CPU and memory, as far as they are known.
-    pub compute: Compute,
+    pub(super) compute: Compute,
     /// Pods that have ended or are gone, but still have slices in the agent's report.
-    pub left: BTreeMap<PodUid, PodKey>,
-    pub written: WrittenPolicy,
+    pub(super) left: BTreeMap<PodUid, PodKey>,
+    pub(super) written: WrittenPolicy,
     /// The node's GPUs in the fleet.
-    pub fleet_gpus: Vec<(GpuUuid, FleetGpu)>,
+    pub(super) fleet_gpus: Vec<(GpuUuid, FleetGpu)>,
     /// Whether pods may run in user namespaces there; `None` while its Node is not known.
-    pub user_namespaces: Option<bool>,
+    pub(super) user_namespaces: Option<bool>,
     view: View,
 }
 
@@ -116,6 +116,42 @@ impl IndexedNode {
             .inspect_err(|error| tracing::error!(node = %node.name(), %error, "unreadable GpuNode spec"))
             .ok()
             .map(|spec| spec.policy);
+    }
+
+    /// What the agent reports; empty while it is not connected.
+    #[must_use]
+    pub fn status(&self) -> &GpuNodeStatus {
+        &self.status
+    }
+
+    /// What the GpuNode itself says of its policy.
+    #[must_use]
+    pub fn written(&self) -> &WrittenPolicy {
+        &self.written
+    }
+
+    /// What pods with slices here use of the node's CPU and memory, as far as they are known.
+    #[must_use]
+    pub fn compute(&self) -> Compute {
+        self.compute
+    }
+
+    /// The pods that have slices here, except for those whose release is ordered.
+    #[must_use]
+    pub fn reserved_pods(&self) -> &BTreeSet<PodUid> {
+        &self.reserved_pods
+    }
+
+    /// Pods that have ended or are gone, but still have slices in the agent's report.
+    #[must_use]
+    pub fn left(&self) -> &BTreeMap<PodUid, PodKey> {
+        &self.left
+    }
+
+    /// One of its GPUs in the fleet.
+    #[must_use]
+    pub fn fleet_gpu(&self, gpu: &GpuUuid) -> Option<FleetGpu> {
+        self.fleet_gpus.iter().find(|(uuid, _)| uuid == gpu).map(|(_, gpu)| *gpu)
     }
 
     /// The slices that the node should have, with all proposals added.

@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 
 /// How long a pod's bind may take to arrive. A scheduling cycle takes milliseconds, but longer if the scheduler is
 /// under load or waits for volumes. If a bind comes later than this, a conflict shows at the bind.
-pub const LIFETIME: Duration = Duration::from_secs(2);
+pub const ASSUMED_TIMEOUT: Duration = Duration::from_secs(2);
 
 #[derive(Debug, Clone)]
 pub struct AssumedPod {
@@ -193,7 +193,7 @@ mod tests {
     fn assumed_pods_take_places_in_order_until_none_is_left() {
         let (mut assumed, now) = (AssumedPods::default(), Instant::now());
         for pod in ["a", "b", "c"] {
-            assumed.put(&"n".into(), assumed_pod(pod, now + LIFETIME));
+            assumed.put(&"n".into(), assumed_pod(pod, now + ASSUMED_TIMEOUT));
         }
         assert_eq!(pods(&assumed), ["a", "b"], "an H100 has two places for 3g.40gb");
         assert_eq!(assumed.take(&owner_in_epoch("a").uid).map(|(node, _)| node), Some("n".into()));
@@ -204,12 +204,12 @@ mod tests {
     #[test]
     fn an_assumed_place_expires() {
         let (mut assumed, now) = (AssumedPods::default(), Instant::now());
-        assumed.put(&"n".into(), assumed_pod("a", now + LIFETIME));
-        assumed.put(&"n".into(), assumed_pod("b", now + LIFETIME * 2));
+        assumed.put(&"n".into(), assumed_pod("a", now + ASSUMED_TIMEOUT));
+        assumed.put(&"n".into(), assumed_pod("b", now + ASSUMED_TIMEOUT * 2));
         assert!(assumed.expire(now).is_empty());
-        assert_eq!(assumed.expire(now + LIFETIME), [NodeName::from("n")]);
+        assert_eq!(assumed.expire(now + ASSUMED_TIMEOUT), [NodeName::from("n")]);
         assert_eq!(pods(&assumed), ["b"]);
-        assert_eq!(assumed.expire(now + LIFETIME * 2).len(), 1);
+        assert_eq!(assumed.expire(now + ASSUMED_TIMEOUT * 2).len(), 1);
         assert!(assumed.by_node.is_empty() && assumed.is_empty());
     }
 }

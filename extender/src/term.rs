@@ -23,9 +23,10 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 use tokio::sync::{Notify, OwnedRwLockReadGuard, RwLock, watch};
 
-/// How often the outcome of a Binding is sent to an agent that is not connected. Agents reconnect within seconds.
+/// How many times the outcome of a Binding is sent to an agent that is not connected.
 const ATTEMPT_LIMIT: usize = 10;
-const TELL_INTERVAL: Duration = Duration::from_secs(1);
+/// The pause between two of these attempts. Agents reconnect within seconds.
+const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The term that requests are answered by, if this replica leads and has listed everything.
 #[derive(Debug, Default)]
@@ -254,7 +255,7 @@ impl Term {
             };
             match sent.await {
                 Ok(_) | Err(NotSent::NotLeading(_)) => return,
-                Err(NotSent::Disconnected(_)) => tokio::time::sleep(TELL_INTERVAL).await,
+                Err(NotSent::Disconnected(_)) => tokio::time::sleep(RETRY_INTERVAL).await,
             }
         }
     }

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 /// How long after its sender stopped waiting a Binding may still be made, unless a flag says otherwise. The API server
 /// ends a request after a minute (`--request-timeout`), whatever it waits for.
-pub const UNCERTAIN: Duration = Duration::from_secs(70);
+pub const REQUEST_LIMIT: Duration = Duration::from_secs(70);
 
 /// How long reservations and requests live without a sign of use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -27,7 +27,7 @@ pub struct Limits {
 
 impl Default for Limits {
     fn default() -> Self {
-        Self { reservation: Duration::from_mins(1), request: UNCERTAIN }
+        Self { reservation: Duration::from_mins(1), request: REQUEST_LIMIT }
     }
 }
 

@@ -41,7 +41,7 @@ mod terms;
 mod unlabelled_pods;
 
 pub use agent_reports::AgentReports;
-pub use bindings::{Bindings, Limits, UNCERTAIN};
+pub use bindings::{Bindings, Limits, REQUEST_LIMIT};
 pub use effects::{Effects, Eviction, ReleaseReason, Released};
 pub use leadership::Leadership;
 pub use making_room::RoomMaker;

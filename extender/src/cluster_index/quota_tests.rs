@@ -1,6 +1,6 @@
 use super::scene::{Scene, filter};
 use super::*;
-use crate::assumed::LIFETIME;
+use crate::assumed::ASSUMED_TIMEOUT;
 use crate::objects::ask::Ask;
 use crate::objects::pod::KnownPod;
 use crate::objects::template::Template;
@@ -143,7 +143,7 @@ fn pods_that_are_filtered_at_once_stay_within_the_quota_together() {
     let facts = PodFacts::new("other", SelectingFields::default(), Vec::new());
     let stranger = Candidate { ask: stranger.ask.map(|ask| ask.of(Arc::new(facts))), ..stranger };
     assert!(!ask_for(&mut index, &stranger, now).fitting.is_empty(), "each namespace has its own");
-    assert!(!ask_for(&mut index, &half("c"), now + LIFETIME).fitting.is_empty(), "hopes end");
+    assert!(!ask_for(&mut index, &half("c"), now + ASSUMED_TIMEOUT).fitting.is_empty(), "hopes end");
 }
 
 #[test]
@@ -151,7 +151,7 @@ fn a_reservation_is_within_the_quota_whatever_the_filter_answered() {
     let (mut index, now) = (cluster(), Instant::now());
     let pods = [half("a"), half("b"), half("c")];
     for (number, pod) in pods.iter().enumerate() {
-        let later = now + LIFETIME * u32::try_from(number).unwrap();
+        let later = now + ASSUMED_TIMEOUT * u32::try_from(number).unwrap();
         assert!(!ask_for(&mut index, pod, later).fitting.is_empty());
         index.show_pod(known(pod, None));
     }

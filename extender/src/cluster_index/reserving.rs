@@ -5,7 +5,7 @@ use super::bindings::{Bindings, HeldUp};
 use super::effects::ReleaseReason;
 use super::managed_nodes::Reservations;
 use super::node_updates::NodeUpdates;
-use crate::assumed::{AssumedPod, AssumedPods, KindChoice, LIFETIME};
+use crate::assumed::{AssumedPod, AssumedPods, KindChoice, ASSUMED_TIMEOUT};
 use crate::objects::ask::Ask;
 use kerf_core::contract::{AssignedSlice, AssignmentDocument};
 use kerf_core::ledger::{OwnerInEpoch, PodSlices, Proposal};
@@ -93,7 +93,7 @@ impl Reserving<'_> {
         let proposed = self.updates.take_proposed(uid, name, connection);
         if let Some(proposed) = proposed.filter(|_| !is_free) {
             let (key, epoch) = (proposed.proposal.owner.key, self.updates.leadership.epoch());
-            let (pod, until) = (OwnerInEpoch { uid: uid.clone(), key, epoch }, now + LIFETIME);
+            let (pod, until) = (OwnerInEpoch { uid: uid.clone(), key, epoch }, now + ASSUMED_TIMEOUT);
             let choice = self.choice_of(uid);
             let assumed = AssumedPod { pod, ask: proposed.ask, choice, until, leaving: None, charged: None };
             self.assuming().assume(name, assumed);

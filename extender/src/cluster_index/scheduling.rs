@@ -7,7 +7,7 @@ use super::nodes::Nodes;
 use super::pods::Pods;
 use super::preemption::Preemption;
 use super::quotas::Quotas;
-use crate::assumed::{AssumedPod, AssumedPods, KindChoice, LIFETIME};
+use crate::assumed::{AssumedPod, AssumedPods, KindChoice, ASSUMED_TIMEOUT};
 use crate::objects::ask::Ask;
 use crate::unschedulable::Unschedulable;
 use kerf_core::ledger::OwnerInEpoch;
@@ -77,7 +77,7 @@ impl Scheduling<'_> {
 
     /// Assumes a pod on the node where it will most probably be bound, with the kinds that serve it there.
     pub fn assume(&mut self, pod: OwnerInEpoch, ask: Ask, choice: KindChoice, name: &NodeName, now: Instant) {
-        let until = now + LIFETIME;
+        let until = now + ASSUMED_TIMEOUT;
         self.assuming().assume(name, AssumedPod { pod, ask, choice, until, leaving: None, charged: None });
     }
 

@@ -7,7 +7,7 @@ use kerf_core::testing::static_node;
 use std::time::Duration;
 use std::time::Instant;
 
-const LIFE: Duration = super::super::UNCERTAIN;
+const LIFE: Duration = super::super::REQUEST_LIMIT;
 
 /// A new leader with a static node. Its predecessor ended like this at `start`; `told` is the epoch in the ConfigMap,
 /// if there is one.

@@ -50,7 +50,7 @@ async fn confirm_one(term: &Arc<Term>, uid: PodUid) {
 mod tests {
     use super::*;
     use crate::api_stand_in::ApiStandIn;
-    use crate::cluster_index::UNCERTAIN;
+    use crate::cluster_index::REQUEST_LIMIT;
     use crate::cluster_index::scene::Agent;
     use crate::metrics::Metrics;
     use crate::objects::ask::Ask;
@@ -69,7 +69,7 @@ mod tests {
         let term = Term::new(api.client(), metrics, 1, terms, PolicySource::default(), stop);
         let (uid, key) = (PodUid::new("uid-a"), PodKey::new("default", "a"));
         let ask = Ask::read(Some(&request("nvidia.com/mig-1g.10gb", 1).to_json())).unwrap();
-        let long_ago = Instant::now().checked_sub(UNCERTAIN).unwrap();
+        let long_ago = Instant::now().checked_sub(REQUEST_LIMIT).unwrap();
         term.with(|index| {
             Agent::connected(index, "n").reserve(index, &uid, &key, Some(ask)).unwrap();
             index.bindings().send(&uid, &key, long_ago);

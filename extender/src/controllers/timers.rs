@@ -13,7 +13,7 @@ use tokio::time::{MissedTickBehavior, interval};
 pub const INTERVAL: Duration = Duration::from_secs(1);
 
 /// An agent answers within this time, unless its disk or its node is overloaded.
-const ANSWERS_WITHIN: Duration = Duration::from_secs(2);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
 
 pub async fn run(term: Arc<Term>) {
     let mut timer = interval(INTERVAL);
@@ -23,7 +23,7 @@ pub async fn run(term: Arc<Term>) {
             () = term.stop.cancelled() => return,
             _ = timer.tick() => {}
         }
-        look_for_answers(&term, ANSWERS_WITHIN);
+        look_for_answers(&term, ANSWER_TIMEOUT);
         term.with(|index| index.tick(Instant::now()));
         // Assumed places expire by time too, and leave room.
         term.room.notify_one();

@@ -1,6 +1,6 @@
 use super::*;
-use crate::assumed::LIFETIME;
-use crate::cluster_index::UNCERTAIN;
+use crate::assumed::ASSUMED_TIMEOUT;
+use crate::cluster_index::REQUEST_LIMIT;
 use crate::cluster_index::scene::{Scene, filter, gpu_node};
 use crate::objects::compute::Compute;
 use crate::objects::pod::{KnownPod, SlicedPod};
@@ -340,7 +340,7 @@ fn a_pod_whose_binding_was_not_made_is_requeued_for_an_offered_node() {
     index.bindings().send(&a.uid, &a.key, now);
     // The node is cordoned before the next try.
     assert!(filter(&mut index, &a, &["n2"], now).fitting.is_empty());
-    let later = now + UNCERTAIN;
+    let later = now + REQUEST_LIMIT;
     assert!(index.requeue(later).is_empty());
     index.looked_up(unbound(&a), later);
     assert_eq!(index.place_of(&a.uid), None, "its slice is others' again");
@@ -361,7 +361,7 @@ fn the_last_place_is_not_offered_to_two_pods() {
     // A pod that is filtered again gets its own place.
     assert_eq!(choose(&mut index, &a, &nodes, now), Some(first));
     // The place of a pod that is not bound in time becomes free.
-    assert!(choose(&mut index, &c, &nodes, now + LIFETIME).is_some());
+    assert!(choose(&mut index, &c, &nodes, now + ASSUMED_TIMEOUT).is_some());
 }
 
 #[test]
@@ -460,7 +460,7 @@ fn as_many_refused_pods_are_requeued_as_fit_the_longest_pending_first() {
     assert_eq!(choose(&mut index, &b, &["n"], now).as_deref(), Some("n"));
     // The requeued pod does not come, so its place is free again after a while.
     index.scheduling().unschedulable().forget(&b.uid);
-    assert_eq!(index.requeue(now + LIFETIME), [(c.uid, c.key)]);
+    assert_eq!(index.requeue(now + ASSUMED_TIMEOUT), [(c.uid, c.key)]);
 }
 
 /// Pods of a template are checked as one, but still keep the order among all templates.
@@ -502,7 +502,7 @@ fn a_failed_requeue_is_retried_unless_the_pod_was_filtered_meanwhile() {
         if is_looked_at {
             choose(&mut index, &b, &["n"], now);
         }
-        assert_eq!(index.requeue(now + LIFETIME).len(), woken);
+        assert_eq!(index.requeue(now + ASSUMED_TIMEOUT).len(), woken);
     }
 }
 

@@ -25,7 +25,7 @@ use tokio::time::{Instant, timeout_at};
 
 /// How long the Binding itself may take after the gate. With the default gate of 4 s this stays under the 5 s that
 /// kube-scheduler waits (`DefaultExtenderTimeout`).
-const POST_GRACE: Duration = Duration::from_millis(800);
+const BINDING_TIMEOUT: Duration = Duration::from_millis(800);
 
 /// Why a pod was not bound. kube-scheduler shows the text in an Event.
 #[derive(Debug, Error)]
@@ -138,7 +138,7 @@ impl Bind {
             () = term.closing.cancelled() => return Err(BindError::Deposed),
             pod = self.pod(term, gate) => pod?,
         };
-        let until = gate + POST_GRACE;
+        let until = gate + BINDING_TIMEOUT;
         match pod.ask() {
             // The scheduler calls the extender for every pod that names one of its resources, even with the amount 0.
             _ if pod.template.asks_for_nothing => self.post(term, None, until).await,
@@ -168,7 +168,7 @@ impl Bind {
                 let connection = connection.ok_or(BindFailure::Disconnected)?;
                 self.run_over_stream(term, proposal, connection, gate).await
             }
-            Reserved::Assigned(assignment) => self.post(term, Some(assignment), gate + POST_GRACE).await,
+            Reserved::Assigned(assignment) => self.post(term, Some(assignment), gate + BINDING_TIMEOUT).await,
         }
     }
 
@@ -196,7 +196,7 @@ impl Bind {
     ) -> Result<(), BindError> {
         let leave = tokio::select! {
             () = term.closing.cancelled() => return Err(BindError::Deposed),
-            leave = timeout_at(until - POST_GRACE, term.in_flight.enter()) => {
+            leave = timeout_at(until - BINDING_TIMEOUT, term.in_flight.enter()) => {
                 leave.map_err(|_| BindingError::Busy)?
             }
         };

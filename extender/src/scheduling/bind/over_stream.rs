@@ -3,7 +3,7 @@
 //!
 //! [`BindProgress`] makes the decisions. This file provides its clock, its connection and its Binding.
 
-use super::{Bind, BindError, POST_GRACE};
+use super::{Bind, BindError, BINDING_TIMEOUT};
 use crate::term::Term;
 use kerf_core::ledger::{
     Action, Answer, BindFailure, BindProgress, Input, Moment, Order, OrderKind, Posted, Proposal,
@@ -236,7 +236,7 @@ impl<'b> StreamBind<'b> {
         let Bind { uid, node, .. } = self.bind;
         let assignment =
             self.term.with(|index| index.reserving().assignment_of(uid, node)).ok_or(BindError::Lost)?;
-        self.bind.post(self.term, Some(assignment), self.gate + POST_GRACE).await
+        self.bind.post(self.term, Some(assignment), self.gate + BINDING_TIMEOUT).await
     }
 }
 

@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 use thiserror::Error;
-use tokio::time::timeout;
 
 /// Why a read or write failed.
 #[derive(Debug, Error)]
@@ -36,15 +35,15 @@ impl ApiFailure {
     }
 }
 
-/// Awaits the answer to a request. `patience` is the timeout.
+/// Awaits the answer to a request. Waits no longer than `timeout`.
 ///
 /// # Errors
 /// If the request is refused, or there is no answer within that time.
 pub async fn with_timeout<T>(
-    patience: Duration,
+    timeout: Duration,
     request: impl Future<Output = Result<T, kube::Error>>,
 ) -> Result<T, ApiFailure> {
-    Ok(timeout(patience, request).await??)
+    Ok(tokio::time::timeout(timeout, request).await??)
 }
 
 #[cfg(test)]

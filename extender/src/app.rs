@@ -47,9 +47,9 @@ const SERVICE: &str = "service";
 pub async fn run(args: ExtenderArgs, stop: CancellationToken) -> anyhow::Result<()> {
     args.agents.check()?;
     let client = args.client.client().await?;
-    let standing = Arc::new(CurrentTerm::default());
+    let current_term = Arc::new(CurrentTerm::default());
     let (metrics, mut registry) = Metrics::new();
-    registry.register_collector(Box::new(TermCollector::new(standing.clone())));
+    registry.register_collector(Box::new(TermCollector::new(current_term.clone())));
     let store = args.policy.as_ref().map(PolicyStore::open).transpose().context("--policy")?;
     if let Some(store) = &store {
         store.register(&mut registry);
@@ -57,7 +57,7 @@ pub async fn run(args: ExtenderArgs, stop: CancellationToken) -> anyhow::Result<
     let policies = PolicySource::of(store.clone());
     let readiness = Readiness::new(&[LEASE, INVENTORY]);
     let shared = Shared {
-        standing: standing.clone(),
+        current_term: current_term.clone(),
         metrics: metrics.clone(),
         bind_timeout: args.bind_timeout,
         lag: Arc::default(),
@@ -71,7 +71,7 @@ pub async fn run(args: ExtenderArgs, stop: CancellationToken) -> anyhow::Result<
     let replica = Replica {
         client: client.clone(),
         metrics,
-        standing,
+        current_term,
         readiness,
         cluster: cluster(&args, policies),
         namespace: args.lease.namespace.clone(),
@@ -152,7 +152,7 @@ async fn serve_terms(
     shared: Shared,
     stop: &CancellationToken,
 ) -> std::io::Result<()> {
-    let standing = shared.standing.clone();
+    let current_term = shared.current_term.clone();
     let router = routes::router(shared);
     let mut serving = JoinSet::new();
     while !stop.is_cancelled() {
@@ -161,7 +161,7 @@ async fn serve_terms(
         serving.spawn(serve::serve(listener, tls.clone(), router.clone(), term.clone()));
         tokio::select! {
             () = stop.cancelled() => {}
-            () = standing.ended() => term.cancel(),
+            () = current_term.ended() => term.cancel(),
         }
     }
     while let Some(served) = serving.join_next().await {
@@ -186,7 +186,7 @@ fn default_identity() -> anyhow::Result<String> {
 struct Replica {
     client: kube::Client,
     metrics: Metrics,
-    standing: Arc<CurrentTerm>,
+    current_term: Arc<CurrentTerm>,
     readiness: Readiness,
     cluster: Arc<Cluster>,
     /// The namespace that kerf is installed in.
@@ -227,9 +227,9 @@ impl Replica {
                 () = stop.cancelled() => return,
                 held = candidate.acquire(another_leads) => held,
             };
-            self.waits_as_leader(true);
+            self.reset_readiness(true);
             let in_order = self.term(&candidate, &mut held, agents, stop).await;
-            self.waits_as_leader(false);
+            self.reset_readiness(false);
             candidate.lost(&held);
             if stop.is_cancelled() {
                 if in_order {
@@ -246,7 +246,7 @@ impl Replica {
     }
 
     /// Resets the readiness conditions: to those of a leader that does not answer yet, or to those of a standby.
-    fn waits_as_leader(&self, leads: bool) {
+    fn reset_readiness(&self, leads: bool) {
         let is_warm = !leads && self.cluster.with(|index| index.is_listed());
         for (condition, holds) in [(LEASE, leads), (INVENTORY, is_warm), (SERVICE, !leads)] {
             self.readiness.set(condition, holds);
@@ -281,7 +281,7 @@ impl Replica {
         let lays_out = plugin_layout::begins(&term, self.rights);
         let reading = tokio::spawn(fresh::run(term.clone()));
         let confirming = tokio::spawn(confirm::run(term.clone()));
-        let waking = tokio::spawn(requeue::run(term.clone()));
+        let requeueing = tokio::spawn(requeue::run(term.clone()));
         let timing = tokio::spawn(timers::run(term.clone()));
         let filling = tokio::spawn(node_policies::run(term.clone()));
         let succeeding = tokio::spawn(former_epoch::run(term.clone(), self.namespace.clone()));
@@ -302,7 +302,7 @@ impl Replica {
         // The Lease is renewed while the cluster is being listed too, because that may take longer than the Lease
         // lasts.
         let is_listed = tokio::select! {
-            () = candidate.keep(held, &term.closing) => false,
+            () = candidate.renew_until_lost(held, &term.closing) => false,
             () = term.until(ClusterIndex::can_answer) => true,
             never = &mut ending => match never {},
         };
@@ -316,15 +316,15 @@ impl Replica {
                 agents.lead(epoch);
             }
             tracing::info!(epoch, nodes, "cluster listed, answering");
-            self.standing.begin(term.clone());
+            self.current_term.begin(term.clone());
             self.readiness.set(INVENTORY, true);
             tokio::select! {
-                () = candidate.keep(held, &term.closing) => {}
+                () = candidate.renew_until_lost(held, &term.closing) => {}
                 never = self.lead_the_service_here(&term) => match never {},
                 never = &mut ending => match never {},
             }
         }
-        self.standing.end();
+        self.current_term.end();
         // After the deadline a successor may lead, so there is no point in waiting for the last Bindings.
         tokio::select! {
             () = term.close() => {}
@@ -337,7 +337,7 @@ impl Replica {
         let in_order = term.with(|index| index.leaves_nothing_under_way());
         term.stop.cancel();
         term.end();
-        for task in [reading, confirming, waking, timing, filling, succeeding, advising, configuring] {
+        for task in [reading, confirming, requeueing, timing, filling, succeeding, advising, configuring] {
             if let Err(error) = task.await {
                 tracing::error!(%error, "a task of the term failed");
             }
@@ -371,11 +371,11 @@ mod tests {
     async fn a_term_sends_no_binding_after_the_deadline_of_its_lease() {
         let api = ApiStandIn::new();
         let args = ExtenderArgs::parse_from(["kerf-extender", "--identity=a"]);
-        let standing = Arc::default();
+        let current_term = Arc::default();
         let replica = Replica {
             client: api.client(),
             metrics: Metrics::new().0,
-            standing,
+            current_term,
             readiness: Readiness::new(&[]),
             cluster: cluster(&args, PolicySource::default()),
             namespace: args.lease.namespace.clone(),

@@ -45,7 +45,7 @@ struct QuotaLabels {
 
 #[derive(Debug)]
 pub struct TermCollector {
-    standing: Arc<CurrentTerm>,
+    current_term: Arc<CurrentTerm>,
     /// Since when each pending pod has had room, as far as scrapes have shown it.
     room_since: Mutex<HashMap<PodUid, Instant>>,
 }
@@ -84,8 +84,8 @@ struct Group {
 
 impl TermCollector {
     #[must_use]
-    pub fn new(standing: Arc<CurrentTerm>) -> Self {
-        Self { standing, room_since: Mutex::default() }
+    pub fn new(current_term: Arc<CurrentTerm>) -> Self {
+        Self { current_term, room_since: Mutex::default() }
     }
 
     /// For each kind, the longest time for which a pending pod has had room.
@@ -106,7 +106,7 @@ impl TermCollector {
 
 impl Collector for TermCollector {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
-        let term = self.standing.term();
+        let term = self.current_term.term();
         let help = "Whether this replica leads and has listed everything";
         gauge(&mut encoder, "kerf_extender_leader", help, u32::from(term.is_some()))?;
         let Some(term) = term else { return Ok(()) };

@@ -19,10 +19,10 @@ impl Connections {
 
     /// The nodes whose agents have left an order unanswered for at least `since`.
     #[must_use]
-    pub fn silent(&self, since: Duration) -> BTreeSet<NodeName> {
+    pub fn unresponsive(&self, since: Duration) -> BTreeSet<NodeName> {
         let connections = self.lock();
-        let is_silent = |c: &&Connection| c.unanswered_since().is_some_and(|sent| sent.elapsed() >= since);
-        connections.values().filter(is_silent).map(|connection| connection.node().clone()).collect()
+        let is_unresponsive = |c: &&Connection| c.unanswered_since().is_some_and(|sent| sent.elapsed() >= since);
+        connections.values().filter(is_unresponsive).map(|connection| connection.node().clone()).collect()
     }
 
     pub(crate) fn insert(&self, connection: &Connection) {

@@ -29,7 +29,7 @@ pub enum EventReason {
     /// The pod is bound with an MPS share, and its processes may be root, whose commands the MPS daemon obeys.
     MayCommandMps,
     /// The pod was evicted to make room for a bigger pod.
-    MovedForAnother,
+    EvictedForAnother,
 }
 
 impl EventReason {
@@ -40,7 +40,7 @@ impl EventReason {
         Self::AnotherKindHasRoom,
         Self::SlicesAssigned,
         Self::MayCommandMps,
-        Self::MovedForAnother,
+        Self::EvictedForAnother,
     ];
 
     /// The Event's reason, in the API's CamelCase.
@@ -52,7 +52,7 @@ impl EventReason {
             Self::AnotherKindHasRoom => "AnotherKindHasRoom",
             Self::SlicesAssigned => "SlicesAssigned",
             Self::MayCommandMps => "MayCommandMps",
-            Self::MovedForAnother => "MovedForAnother",
+            Self::EvictedForAnother => "MovedForAnother",
         }
     }
 
@@ -61,7 +61,7 @@ impl EventReason {
         match self {
             Self::QuotaFull | Self::NobodyPreempted | Self::AnotherKindHasRoom => "Scheduling",
             Self::SlicesAssigned | Self::MayCommandMps => "Binding",
-            Self::MovedForAnother => "Evicting",
+            Self::EvictedForAnother => "Evicting",
         }
     }
 
@@ -73,7 +73,7 @@ impl EventReason {
             | Self::NobodyPreempted
             | Self::AnotherKindHasRoom
             | Self::MayCommandMps
-            | Self::MovedForAnother => "Warning",
+            | Self::EvictedForAnother => "Warning",
         }
     }
 }

@@ -28,7 +28,7 @@ pub async fn evict(client: &Client, metrics: &Metrics, events: &Recorder, evicti
                  another, which finds room elsewhere",
                 keys::MOVABLE
             );
-            events.publish(&pod, &uid, EventReason::MovedForAnother, note).await;
+            events.publish(&pod, &uid, EventReason::EvictedForAnother, note).await;
             return true;
         }
         Ok(Err(error)) => error.to_string(),

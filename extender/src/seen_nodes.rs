@@ -82,7 +82,7 @@ impl SeenNodes {
         }
         if let Some(leader) = &state.leader {
             // The send fails if that term has ended, which is fine.
-            let _told = leader.send(change);
+            let _sent = leader.send(change);
         }
     }
 
@@ -93,7 +93,7 @@ impl SeenNodes {
         let mut state = self.lock();
         if state.is_listed {
             // The send cannot fail, because the receiver is held here.
-            let _told = leader.send(NodeChange::All(state.nodes.clone()));
+            let _sent = leader.send(NodeChange::All(state.nodes.clone()));
         }
         state.leader = Some(leader);
         changes

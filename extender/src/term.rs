@@ -244,7 +244,7 @@ impl Term {
 
     /// Sends the outcome of a Binding to a node's agent. If the connection ends before the answer, its next connection
     /// is used.
-    pub async fn tell(&self, node: &NodeName, order: &Order) {
+    pub async fn send_outcome(&self, node: &NodeName, order: &Order) {
         for _ in 0..ATTEMPT_LIMIT {
             if self.deadline().is_some_and(Deadline::has_passed) {
                 return;

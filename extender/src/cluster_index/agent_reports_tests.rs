@@ -36,7 +36,7 @@ impl Scene {
     }
 
     /// Sends an order to the agent, which answers but does not report yet.
-    fn tell(&mut self, kind: OrderKind) -> Answer {
+    fn send(&mut self, kind: OrderKind) -> Answer {
         self.agent("n").node.follow(&Order { epoch: 1, kind }, Moment::default())
     }
 
@@ -196,7 +196,7 @@ fn a_node_whose_agent_does_not_answer_is_full_and_its_pods_may_go_elsewhere() {
         let [NodeOrder { order: release, .. }] = &orders[..] else { panic!("{orders:?}") };
 
         if accepts {
-            scene.tell(OrderKind::Reserve(proposal)).unwrap();
+            scene.send(OrderKind::Reserve(proposal)).unwrap();
             scene.report("n");
             scene.nodes().agents().answer(&uid("a"), &name(), 1);
         } else {
@@ -204,7 +204,7 @@ fn a_node_whose_agent_does_not_answer_is_full_and_its_pods_may_go_elsewhere() {
         }
         assert_eq!(scene.place("a"), None, "{accepts}");
         assert_eq!(scene.scheduling().assumed_on(&uid("a")), None, "{accepts}");
-        scene.tell(release.kind.clone()).unwrap();
+        scene.send(release.kind.clone()).unwrap();
         scene.report("n");
         scene.nodes().agents().answer_release(&uid("a"), &name(), 1);
         assert_eq!(scene.nodes().agents().set_unresponsive(&[].into()), [(name(), false)]);
@@ -218,11 +218,11 @@ fn a_node_whose_agent_does_not_answer_is_full_and_its_pods_may_go_elsewhere() {
 #[test]
 fn a_gone_pods_reservation_is_released_once_its_binding_is_refused() {
     let mut scene = cut_for("a");
-    scene.tell(OrderKind::Mark { uid: uid("a"), attempt: 1 }).unwrap();
+    scene.send(OrderKind::Mark { uid: uid("a"), attempt: 1 }).unwrap();
     scene.report("n");
     scene.goes("a");
     assert_eq!(scene.take_effects().orders, [], "the Binding may yet be made");
-    scene.tell(OrderKind::Outcome { uid: uid("a"), attempt: 1, bound: false }).unwrap();
+    scene.send(OrderKind::Outcome { uid: uid("a"), attempt: 1, bound: false }).unwrap();
     scene.report("n");
     assert_eq!(scene.effects.orders.len(), 1, "it is asked once");
     scene.obey();
@@ -236,9 +236,9 @@ fn a_release_that_was_rejected_for_a_binding_is_ordered_again_after_its_outcome(
     let mut scene = cut_for("a");
     scene.goes("a");
     let [NodeOrder { order, .. }] = &scene.take_effects().orders[..] else { panic!("no release") };
-    scene.tell(OrderKind::Mark { uid: uid("a"), attempt: 1 }).unwrap();
-    assert_eq!(scene.tell(order.kind.clone()).err(), Some(Rejection::BindingOpen));
-    scene.tell(OrderKind::Outcome { uid: uid("a"), attempt: 1, bound: false }).unwrap();
+    scene.send(OrderKind::Mark { uid: uid("a"), attempt: 1 }).unwrap();
+    assert_eq!(scene.send(order.kind.clone()).err(), Some(Rejection::BindingOpen));
+    scene.send(OrderKind::Outcome { uid: uid("a"), attempt: 1, bound: false }).unwrap();
     scene.report("n");
     assert_eq!(scene.effects.orders, [], "the answer is still to come");
     scene.nodes().agents().reject_release(&uid("a"), &name(), 1);

@@ -186,7 +186,7 @@ impl NodeUpdates<'_> {
     }
 
     /// Looks up the pods that have a reservation and are not known.
-    pub(super) fn look_into_unknown(&mut self) {
+    pub(super) fn look_up_unknown(&mut self) {
         if self.pods.are_listed() {
             let reserved = self.nodes.reserved_pods();
             self.effects.unconfirmed.extend(reserved.filter(|uid| !self.pods.contains(uid)).cloned());

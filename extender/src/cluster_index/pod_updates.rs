@@ -24,7 +24,7 @@ impl ClusterIndex {
             self.nodes().end_labelled_list();
         }
         self.effects.progress = true;
-        self.nodes().look_into_unknown();
+        self.nodes().look_up_unknown();
     }
 
     /// Updates a pod as the watch shows it.
@@ -92,7 +92,7 @@ impl ClusterIndex {
 
     /// Checks everything again, to find changes that no event has reported.
     pub fn resync(&mut self, now: Instant) {
-        self.nodes().look_into_unknown();
+        self.nodes().look_up_unknown();
         self.effects.unconfirmed.extend(self.bindings.over(now).cloned());
         let reservations = self.nodes.managed.reservations();
         let strays = self.pods.retain_strays(|uid| reservations.has(uid));

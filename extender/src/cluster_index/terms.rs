@@ -58,7 +58,7 @@ impl ClusterIndex {
     pub fn rise_over(&mut self, former: Option<u64>) {
         self.effects.progress = true;
         if former.is_none() {
-            self.nodes.static_nodes.nobody_led_before();
+            self.nodes.static_nodes.no_leader_before();
         }
         self.leadership.rise_over(former);
     }
@@ -67,7 +67,7 @@ impl ClusterIndex {
     pub fn take_over(&mut self) {
         self.leadership.answer();
         self.effects.progress = true;
-        self.nodes().look_into_unknown();
+        self.nodes().look_up_unknown();
     }
 
     /// Whether a successor may go on at once: every Binding of this leader, or of one before it, that may still be made

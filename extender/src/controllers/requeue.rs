@@ -38,7 +38,7 @@ async fn round(term: &Arc<Term>, count: &mut u64, now: Instant) {
     });
     futures::stream::iter(numbered.collect::<Vec<_>>())
         .for_each_concurrent(AT_ONCE, async |(uid, key, mark)| {
-            let reported = tell(term, &uid, &key, mark).await;
+            let reported = mark_pod(term, &uid, &key, mark).await;
             term.with(|index| {
                 if reported {
                     index.scheduling().unschedulable().was_called(&uid);
@@ -51,7 +51,7 @@ async fn round(term: &Arc<Term>, count: &mut u64, now: Instant) {
 }
 
 /// Annotates one pod. Returns whether this need not be tried again.
-async fn tell(term: &Term, uid: &PodUid, pod: &PodKey, mark: String) -> bool {
+async fn mark_pod(term: &Term, uid: &PodUid, pod: &PodKey, mark: String) -> bool {
     let api: Api<crate::objects::pod::SlicedPod> = Api::namespaced(term.client.clone(), &pod.namespace);
     // The UID makes the API server refuse the write for another pod of the same name.
     let patch = json!({"metadata": {"uid": uid, "annotations": {keys::ROOM: mark}}});

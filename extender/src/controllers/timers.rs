@@ -23,7 +23,7 @@ pub async fn run(term: Arc<Term>) {
             () = term.stop.cancelled() => return,
             _ = timer.tick() => {}
         }
-        look_for_answers(&term, ANSWER_TIMEOUT);
+        close_unresponsive(&term, ANSWER_TIMEOUT);
         term.with(|index| index.tick(Instant::now()));
         // Assumed places expire by time too, and leave room.
         term.room.notify_one();
@@ -31,10 +31,10 @@ pub async fn run(term: Arc<Term>) {
 }
 
 /// Closes nodes whose agents are late with an answer, until they have answered.
-pub(crate) fn look_for_answers(term: &Term, within: Duration) {
-    let silent = term.cluster.agents.silent(within);
-    for (node, is_silent) in term.with(|index| index.nodes().agents().set_unresponsive(&silent)) {
-        if is_silent {
+pub(crate) fn close_unresponsive(term: &Term, within: Duration) {
+    let unresponsive = term.cluster.agents.unresponsive(within);
+    for (node, is_unresponsive) in term.with(|index| index.nodes().agents().set_unresponsive(&unresponsive)) {
+        if is_unresponsive {
             tracing::warn!(%node, ?within, "agent is late with an answer, the node counts as full until it answers");
         } else {
             tracing::info!(%node, "agent has answered, the node takes pods again");

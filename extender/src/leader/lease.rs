@@ -142,7 +142,7 @@ impl Candidate {
     }
 
     /// Renews the Lease until it is lost or `stop`.
-    pub async fn keep(&self, held: &mut Held, stop: &CancellationToken) {
+    pub async fn renew_until_lost(&self, held: &mut Held, stop: &CancellationToken) {
         let mut pause = self.settings.renew_every();
         // Each wait ends at the deadline, and after each the clock decides: a process that was frozen renews nothing.
         while let Some(deadline) = held.deadline.at().filter(|at| Instant::now() < *at) {

@@ -81,7 +81,7 @@ async fn a_leader_stops_when_another_took_the_lease() {
     lease["spec"]["holderIdentity"] = "b".into();
     lease["spec"]["leaseTransitions"] = 1.into();
     api.put(PATH, lease);
-    a.keep(&mut held, &CancellationToken::new()).await;
+    a.renew_until_lost(&mut held, &CancellationToken::new()).await;
     a.release(held).await;
     assert_eq!(holder(&api), "b", "what is another's is not released");
 }
@@ -94,7 +94,7 @@ async fn a_leader_that_cannot_renew_gives_up_before_another_may_take_over() {
     let mut held = a.acquire(|| ()).await;
     let began = Instant::now();
     api.fail([Fault::Answer(500); 20]);
-    a.keep(&mut held, &CancellationToken::new()).await;
+    a.renew_until_lost(&mut held, &CancellationToken::new()).await;
     assert_eq!(began.elapsed().as_millis() / 100, 20, "another may lead after 3 s");
 }
 
@@ -106,7 +106,7 @@ async fn a_leader_whose_renewal_hangs_gives_up_at_the_deadline() {
     let mut held = a.acquire(|| ()).await;
     let began = Instant::now();
     api.fail([Fault::Answer(500), Fault::Answer(500), Fault::NoReply]);
-    a.keep(&mut held, &CancellationToken::new()).await;
+    a.renew_until_lost(&mut held, &CancellationToken::new()).await;
     assert!(held.deadline().has_passed());
     assert_eq!(began.elapsed().as_millis() / 100, 20, "another may lead after 3 s");
 }
@@ -129,7 +129,7 @@ async fn a_leader_outlives_a_renewal_that_hangs_and_is_made_late() {
         sleep_until(began + Duration::from_secs(12)).await;
         stop.cancel();
     };
-    tokio::join!(a.keep(&mut held, &stop), made_late);
+    tokio::join!(a.renew_until_lost(&mut held, &stop), made_late);
     assert_eq!(began.elapsed().as_secs(), 12, "it has kept the lease");
     assert!(!held.deadline().has_passed());
 }
@@ -141,7 +141,7 @@ async fn after_the_deadline_nothing_is_released_or_renewed() {
     let mut held = a.acquire(|| ()).await;
     held.deadline().end();
     let writes = api.requests(&http::Method::PUT);
-    a.keep(&mut held, &CancellationToken::new()).await;
+    a.renew_until_lost(&mut held, &CancellationToken::new()).await;
     a.release(held).await;
     assert_eq!(api.requests(&http::Method::PUT), writes);
     assert_eq!(holder(&api), "a");

@@ -9,12 +9,12 @@ use std::sync::Arc;
 
 #[tokio::test]
 async fn every_metric_is_exported_under_its_name() {
-    let standing = Arc::new(CurrentTerm::default());
+    let current_term = Arc::new(CurrentTerm::default());
     let (metrics, mut registry) = Metrics::new();
-    registry.register_collector(Box::new(TermCollector::new(standing.clone())));
+    registry.register_collector(Box::new(TermCollector::new(current_term.clone())));
     let client = ApiStandIn::new().client();
     let (policies, stop) = (PolicySource::default(), CancellationToken::new());
-    standing.begin(Term::new(client, metrics.clone(), 1, Terms::default(), policies, stop));
+    current_term.begin(Term::new(client, metrics.clone(), 1, Terms::default(), policies, stop));
     metrics.answered(Verb::Bind, KindLabel::Of(Kind::Mig), Outcome::TimedOut, Duration::from_secs(4));
     let (created, bound) = (Timestamp::from_second(10).unwrap(), Timestamp::from_second(13).unwrap());
     let pod = Counted { kind: KindLabel::Of(Kind::Whole), created: Some(created) };

@@ -77,7 +77,7 @@ pub fn preempt<'n>(
 }
 
 /// Writes an Event if the pod would be refused on every node where others could be evicted for it.
-pub fn tell(index: &mut ClusterIndex, pod: &Candidate, answer: &Preempted<'_>, now: Instant) {
+pub fn record_answer(index: &mut ClusterIndex, pod: &Candidate, answer: &Preempted<'_>, now: Instant) {
     let is_refused = |(_, why): &(&str, Spared)| matches!(why, Spared::Refused(_));
     if answer.kept.is_empty() && answer.spared.iter().any(is_refused) {
         index.pod_events().spared(&pod.uid, &pod.key, note(&answer.spared), now);

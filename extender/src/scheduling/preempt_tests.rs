@@ -247,7 +247,7 @@ fn a_pod_gets_one_event_for_each_reason_why_no_pod_is_preempted() {
     let plans = [("n1", uids(&["a"])), ("n2", uids(&["b"])), ("n3", uids(&["c"]))];
     let mut reported = |plans: &[Plan<'_>], now| {
         let answer = preempt(&mut index, &p, plans, now);
-        tell(&mut index, &p, &answer, now);
+        record_answer(&mut index, &p, &answer, now);
         index.take_effects().no_preemption.into_iter().map(|event| event.message).collect::<Vec<_>>()
     };
     let first = reported(&plans, now);

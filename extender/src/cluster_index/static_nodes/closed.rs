@@ -77,7 +77,7 @@ impl ClosedNodes {
     }
 
     /// No record shows a former leader, so a missing Lease was never made.
-    pub fn nobody_led_before(&mut self) {
+    pub fn no_leader_before(&mut self) {
         if self.predecessor.is_doubtful {
             self.predecessor = Predecessor::default();
         }

@@ -268,8 +268,8 @@ impl StaticNodes {
     }
 
     /// No record shows a former leader, so a missing Lease was never made.
-    pub(super) fn nobody_led_before(&mut self) {
-        self.closed.nobody_led_before();
+    pub(super) fn no_leader_before(&mut self) {
+        self.closed.no_leader_before();
     }
 
     /// Opens the nodes once no Binding of the former leader can be made any longer. Returns whether it did.

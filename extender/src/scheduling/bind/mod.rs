@@ -227,7 +227,7 @@ impl Bind {
                 }
                 if let Some(assignment) = assignment {
                     // The scheduler's answer must not wait for an Event.
-                    tokio::spawn(self.clone().tell(term.clone(), assignment));
+                    tokio::spawn(self.clone().publish_assigned(term.clone(), assignment));
                 }
                 Ok(())
             }
@@ -242,7 +242,7 @@ impl Bind {
     }
 
     /// Writes an Event that names the pod's slices.
-    async fn tell(self, term: Arc<Term>, assignment: AssignmentDocument) {
+    async fn publish_assigned(self, term: Arc<Term>, assignment: AssignmentDocument) {
         let note = note(&self.node, &assignment);
         term.events.publish(&self.key, &self.uid, EventReason::SlicesAssigned, note).await;
     }

@@ -193,7 +193,7 @@ impl<'b> StreamBind<'b> {
         }
         // The bind waits for the answers to `Reserve` and `Mark` only.
         if !matches!(order.kind, OrderKind::Reserve(_) | OrderKind::Mark { .. }) {
-            self.tell(order);
+            self.send_outcome(order);
             return Vec::new();
         }
         match timeout_at(self.gate, self.connection.slot()).await {
@@ -227,9 +227,9 @@ impl<'b> StreamBind<'b> {
     }
 
     /// Sends an order whose answer the bind does not wait for.
-    fn tell(&self, order: Order) {
+    fn send_outcome(&self, order: Order) {
         let (term, node) = (self.term.clone(), self.bind.node.clone());
-        tokio::spawn(async move { term.tell(&node, &order).await });
+        tokio::spawn(async move { term.send_outcome(&node, &order).await });
     }
 
     async fn post(&self) -> Result<(), BindError> {
@@ -245,7 +245,7 @@ impl Drop for StreamBind<'_> {
     fn drop(&mut self) {
         for action in self.on(&Input::GateOver) {
             if let Action::Send(order) = action {
-                self.tell(order);
+                self.send_outcome(order);
             }
         }
     }

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::api_stand_in::{Fault, pod_path};
-use crate::controllers::timers::look_for_answers;
+use crate::controllers::timers::close_unresponsive;
 use crate::in_flight::LIMIT;
 use crate::metrics::Metrics;
 use crate::scheduling::filter::tests::{pod, unbound};
@@ -200,20 +200,20 @@ async fn a_node_whose_agent_does_not_answer_takes_no_pods_until_it_does() {
     scene.put_pod("a");
     let unanswered = scene.bind("a", Duration::from_millis(200)).await;
     assert!(matches!(unanswered, Err(BindError::Agent(BindFailure::NoAnswer))), "{unanswered:?}");
-    look_for_answers(&scene.term, Duration::from_mins(1));
+    close_unresponsive(&scene.term, Duration::from_mins(1));
     scene.put_pod("b");
     assert!(
         scene.term.with(|index| index.managed().get(&"n".into()).unwrap().serving()).is_ok(),
         "it is not late yet"
     );
-    look_for_answers(&scene.term, Duration::ZERO);
+    close_unresponsive(&scene.term, Duration::ZERO);
     let refused = scene.bind("b", GATE).await;
     assert!(matches!(refused, Err(BindError::Refused(Refusal::AgentNotReady))), "{refused:?}");
     assert!(scene.term.with(|index| index.reserving().give_up(&PodUid::new("uid-a"))), "it may go elsewhere");
     scene.agent.was_ordered(&["reserve", "release"]).await;
     scene.agent.give_answers();
     for _ in 0..400 {
-        look_for_answers(&scene.term, Duration::ZERO);
+        close_unresponsive(&scene.term, Duration::ZERO);
         if scene.bind("b", GATE).await.is_ok() {
             return;
         }

@@ -39,7 +39,7 @@ const NO_NAMES: &str =
 #[derive(Debug, Clone)]
 pub struct Shared {
     /// The term that answers requests, if this replica leads.
-    pub standing: Arc<CurrentTerm>,
+    pub current_term: Arc<CurrentTerm>,
     pub metrics: Metrics,
     /// How long a bind may wait for its slices.
     pub bind_timeout: Duration,
@@ -63,7 +63,7 @@ pub fn router(shared: Shared) -> Router {
 /// moment between two leaders. It would keep the connection, and never reach the leader.
 async fn close_unless_leading(State(shared): State<Shared>, request: Request, next: Next) -> Response {
     let mut response = next.run(request).await;
-    if shared.standing.term().is_none() {
+    if shared.current_term.term().is_none() {
         response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
     }
     response
@@ -81,7 +81,7 @@ type Answer = (Response, KindLabel, Outcome);
 
 fn filter_answer(shared: &Shared, body: &[u8], now: Instant) -> Answer {
     let failed = |text: &str, outcome| (json(&FilterResult::error(text)), KindLabel::None, outcome);
-    let Some(term) = shared.standing.term() else { return failed(NOT_LEADER, Outcome::NotLeader) };
+    let Some(term) = shared.current_term.term() else { return failed(NOT_LEADER, Outcome::NotLeader) };
     let args: ExtenderArgs<'_> = match serde_json::from_slice(body) {
         Ok(args) => args,
         Err(error) => return failed(&unreadable(&error), Outcome::BadRequest),
@@ -119,7 +119,7 @@ async fn prioritize(State(shared): State<Shared>, body: Bytes) -> Response {
 /// The scheduler ignores errors of this verb, so an empty list has the same effect.
 fn prioritize_answer(shared: &Shared, body: &[u8], now: Instant) -> Answer {
     let nothing = |outcome| (json::<[HostPriority<'_>]>(&[]), KindLabel::None, outcome);
-    let Some(term) = shared.standing.term() else { return nothing(Outcome::NotLeader) };
+    let Some(term) = shared.current_term.term() else { return nothing(Outcome::NotLeader) };
     let Ok(args) = serde_json::from_slice::<ExtenderArgs<'_>>(body) else {
         return nothing(Outcome::BadRequest);
     };
@@ -144,7 +144,7 @@ async fn bind(State(shared): State<Shared>, body: Bytes) -> Response {
 
 async fn bind_answer(shared: &Shared, body: &[u8]) -> (String, KindLabel, Outcome) {
     let failed = |text: String, outcome| (text, KindLabel::None, outcome);
-    let Some(term) = shared.standing.term() else { return failed(NOT_LEADER.to_owned(), Outcome::NotLeader) };
+    let Some(term) = shared.current_term.term() else { return failed(NOT_LEADER.to_owned(), Outcome::NotLeader) };
     let args: BindArgs = match serde_json::from_slice(body) {
         Ok(args) => args,
         Err(error) => return failed(unreadable(&error), Outcome::BadRequest),

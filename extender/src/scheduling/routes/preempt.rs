@@ -59,7 +59,7 @@ async fn answer(shared: &Shared, body: &[u8]) -> Answer {
         let response = (StatusCode::SERVICE_UNAVAILABLE, NOT_LEADER).into_response();
         (response, KindLabel::None, Outcome::NotLeader)
     };
-    let Some(term) = shared.standing.term() else { return not_leader() };
+    let Some(term) = shared.current_term.term() else { return not_leader() };
     let args: PreemptArgs<'_> = match serde_json::from_slice(body) {
         Ok(args) => args,
         Err(error) => return bad(unreadable(&error)),
@@ -70,7 +70,7 @@ async fn answer(shared: &Shared, body: &[u8]) -> Answer {
     }
     let pod = args.candidate();
     let decided = decide(&term, &shared.lag, &pod, &plans).await;
-    if term.answer(|index| preempt::tell(index, &pod, &decided, Instant::now())).is_none() {
+    if term.answer(|index| preempt::record_answer(index, &pod, &decided, Instant::now())).is_none() {
         return not_leader();
     }
     let Preempted { kept, spared } = decided;

@@ -26,11 +26,11 @@ impl Deref for Replica {
 
 impl Replica {
     async fn new(bind_timeout: Duration) -> Self {
-        let standing = Arc::new(CurrentTerm::default());
+        let current_term = Arc::new(CurrentTerm::default());
         let (metrics, _) = Metrics::new();
         let leader = Leader::start(metrics.clone(), false).await;
-        standing.begin(leader.term.clone());
-        let shared = Shared { standing, metrics, bind_timeout, lag: Arc::default() };
+        current_term.begin(leader.term.clone());
+        let shared = Shared { current_term, metrics, bind_timeout, lag: Arc::default() };
         Self { leader, router: router(shared) }
     }
 

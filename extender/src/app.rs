@@ -54,7 +54,7 @@ pub async fn run(args: ExtenderArgs, stop: CancellationToken) -> anyhow::Result<
     if let Some(store) = &store {
         store.register(&mut registry);
     }
-    let policies = PolicySource::of(store.clone());
+    let policies = PolicySource::from_store(store.clone());
     let readiness = Readiness::new(&[LEASE, INVENTORY]);
     let shared = Shared {
         current_term: current_term.clone(),

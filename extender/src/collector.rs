@@ -61,7 +61,7 @@ struct Seen {
 }
 
 impl Seen {
-    fn of(index: &mut ClusterIndex) -> Self {
+    fn read(index: &mut ClusterIndex) -> Self {
         let pending = index.scheduling().pending();
         let statistics = index.statistics();
         Self {
@@ -116,7 +116,7 @@ impl Collector for TermCollector {
 
 impl TermCollector {
     fn encode_term(&self, term: &Arc<Term>, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
-        let seen = term.with(Seen::of);
+        let seen = term.with(Seen::read);
         let room = self.unused_room(&seen.pending, Instant::now());
         let help = "Pods with reserved slices, by the state of the reservation";
         let reservations = seen.reservations.map(|(state, count)| (StateLabels { state }, count));

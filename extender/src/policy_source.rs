@@ -25,7 +25,7 @@ impl Default for Source {
 impl PolicySource {
     /// Takes the policies of the files, or none without a store.
     #[must_use]
-    pub fn of(store: Option<PolicyStore>) -> Self {
+    pub fn from_store(store: Option<PolicyStore>) -> Self {
         store.map(|store| Self(Source::Files(store))).unwrap_or_default()
     }
 

@@ -113,7 +113,7 @@ impl Term {
         epoch: u64,
         stop: CancellationToken,
     ) -> Arc<Self> {
-        let term = Self::of(cluster.clone(), client, metrics, stop);
+        let term = Self::assemble(cluster.clone(), client, metrics, stop);
         let handler: Weak<Self> = Arc::downgrade(&term);
         cluster.begin(term.number, handler, epoch);
         term
@@ -131,13 +131,13 @@ impl Term {
     ) -> Arc<Self> {
         let seen_nodes = crate::seen_nodes::SeenNodes::default();
         let cluster = Cluster::new(ClusterIndex::new(epoch, terms), policies, seen_nodes);
-        let term = Self::of(cluster.clone(), client, metrics, stop);
+        let term = Self::assemble(cluster.clone(), client, metrics, stop);
         let handler: Weak<Self> = Arc::downgrade(&term);
         cluster.begin_as_it_is(term.number, handler);
         term
     }
 
-    fn of(
+    fn assemble(
         cluster: Arc<Cluster>,
         client: kube::Client,
         metrics: Metrics,

@@ -69,7 +69,7 @@ impl Usage {
     /// What a namespace holds under a policy. What may be under any policy counts in full, so that a quota is never
     /// exceeded.
     #[must_use]
-    pub fn of(&self, namespace: &str, policy: &str) -> Charge {
+    pub fn held(&self, namespace: &str, policy: &str) -> Charge {
         let namespace = self.0.get(namespace);
         let sum = |namespace: &Namespace| {
             namespace.policies.get(policy).copied().unwrap_or_default().plus(namespace.unknown)
@@ -82,7 +82,7 @@ impl Usage {
     #[must_use]
     pub fn most(&self, policy: &str, apart: impl Fn(&str) -> bool) -> Charge {
         let others = self.0.keys().filter(|namespace| !apart(namespace));
-        others.map(|namespace| self.of(namespace, policy)).fold(Charge::default(), |most, held| Charge {
+        others.map(|namespace| self.held(namespace, policy)).fold(Charge::default(), |most, held| Charge {
             memory_gb: most.memory_gb.max(held.memory_gb),
             slices: most.slices.max(held.slices),
         })
@@ -105,9 +105,9 @@ mod tests {
         for entry in [&p, &unknown, &entry(Under::Nothing, 5)] {
             usage.add(entry);
         }
-        let slices = |usage: &Usage, policy| usage.of("a", policy).slices;
+        let slices = |usage: &Usage, policy| usage.held("a", policy).slices;
         assert_eq!((slices(&usage, "p"), slices(&usage, "q")), (3, 1));
-        assert_eq!(usage.of("b", "p"), Charge::default());
+        assert_eq!(usage.held("b", "p"), Charge::default());
         usage.add(&Entry { namespace: "b".to_owned(), ..entry(Under::Policy("p".into()), 9) });
         assert_eq!(usage.most("p", |_| false).slices, 9);
         assert_eq!(usage.most("p", |namespace| namespace == "b").slices, 3);

@@ -148,7 +148,7 @@ impl NodeObjects {
     /// counts as having plenty.
     pub(super) fn machine(&self, name: &NodeName, reserved: Compute) -> Machine {
         let size = self.allocatable.get(name).copied().unwrap_or(Compute::PLENTY);
-        Machine { size, taken: self.unlabelled.on(name).plus(reserved) }
+        Machine { size, taken: self.unlabelled.used_on(name).plus(reserved) }
     }
 
     pub(super) fn show_unlabelled(&mut self, pod: &KnownPod) {

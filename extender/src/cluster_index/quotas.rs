@@ -83,7 +83,7 @@ impl Quotas {
             let exact = || spec.pods.namespaces.iter().filter(|name| !name.ends_with('*'));
             let is_named = |namespace: &str| exact().any(|name| name == namespace);
             let has_others = exact().count() < spec.pods.namespaces.len() || spec.pods.namespaces.is_empty();
-            let named = exact().map(|name| (Some(name.clone()), self.usage.of(name, policy.name())));
+            let named = exact().map(|name| (Some(name.clone()), self.usage.held(name, policy.name())));
             let others = has_others.then(|| (None, self.usage.most(policy.name(), is_named)));
             uses.extend(named.chain(others).map(|(namespace, used)| QuotaUse {
                 policy: policy.name().into(),
@@ -125,11 +125,11 @@ impl Quotas {
 
     /// What a payer's pods hold or have reserved, and assumed pods will.
     fn expected(&self, payer: &Payer, assumed: &AssumedPods) -> Charge {
-        self.held(payer).plus(assumed.usage().of(&payer.namespace, &payer.policy))
+        self.held(payer).plus(assumed.usage().held(&payer.namespace, &payer.policy))
     }
 
     fn held(&self, payer: &Payer) -> Charge {
-        self.usage.of(&payer.namespace, &payer.policy)
+        self.usage.held(&payer.namespace, &payer.policy)
     }
 
     /// Whether a pod's namespace may have this pod too, as far as that does not depend on the place.

@@ -14,7 +14,7 @@ pub(super) struct UnlabelledPods {
 
 impl UnlabelledPods {
     /// What these pods use of a node together.
-    pub fn on(&self, node: &NodeName) -> Compute {
+    pub fn used_on(&self, node: &NodeName) -> Compute {
         self.nodes.get(node).copied().unwrap_or_default()
     }
 

@@ -32,14 +32,14 @@ impl Deadline {
 
     /// The deadline; `None` once the term was ended early.
     #[must_use]
-    pub fn at(&self) -> Option<Instant> {
+    pub fn instant(&self) -> Option<Instant> {
         *self.0.borrow()
     }
 
     /// Whether the leader may no longer act.
     #[must_use]
     pub fn has_passed(&self) -> bool {
-        self.at().is_none_or(|at| Instant::now() >= at)
+        self.instant().is_none_or(|at| Instant::now() >= at)
     }
 
     /// Moves the deadline after a renewal. A term that was ended stays ended.

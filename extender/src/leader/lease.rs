@@ -145,7 +145,7 @@ impl Candidate {
     pub async fn renew_until_lost(&self, held: &mut Held, stop: &CancellationToken) {
         let mut pause = self.settings.renew_every();
         // Each wait ends at the deadline, and after each the clock decides: a process that was frozen renews nothing.
-        while let Some(deadline) = held.deadline.at().filter(|at| Instant::now() < *at) {
+        while let Some(deadline) = held.deadline.instant().filter(|at| Instant::now() < *at) {
             let within = |wait| deadline.min(Instant::now() + wait);
             tokio::select! {
                 () = stop.cancelled() => return,
@@ -183,7 +183,7 @@ impl Candidate {
     /// Releases the Lease, so that a successor does not wait for its expiry. None of this leader's requests may be
     /// under way.
     pub async fn release(&self, held: Held) {
-        let Some(deadline) = held.deadline.at() else { return };
+        let Some(deadline) = held.deadline.instant() else { return };
         // A successor may write from now on, so this replica must not.
         held.deadline.end();
         let mut lease = held.lease.clone();

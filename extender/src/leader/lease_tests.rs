@@ -64,9 +64,9 @@ async fn a_lease_is_renewed_with_the_raised_epoch_and_survives_a_lost_reply() {
     held.raise(8);
     api.fail([Fault::LoseReply]);
     assert!(a.renew(&mut held).await.is_err(), "the outcome is unknown");
-    let deadline = held.deadline().at();
+    let deadline = held.deadline().instant();
     assert!(a.renew(&mut held).await.unwrap(), "it is still ours");
-    assert!(held.deadline().at() > deadline, "and it is renewed by the same call");
+    assert!(held.deadline().instant() > deadline, "and it is renewed by the same call");
     assert!(a.renew(&mut held).await.unwrap());
     assert_eq!((held.epoch(), holder(&api).as_str()), (8, "a"));
     assert_eq!(api.get(PATH).unwrap()["spec"]["leaseTransitions"], 7);

@@ -122,7 +122,7 @@ impl ManagedNodes {
 
     /// Adds the node of a GpuNode. Its agent may have reported before the object was seen.
     pub(super) fn add(&mut self, name: &NodeName, shown: &GpuNode, user_namespaces: Option<bool>) {
-        let mut node = IndexedNode::of(shown);
+        let mut node = IndexedNode::from_gpu_node(shown);
         node.user_namespaces = user_namespaces;
         node.show(shown);
         if let Some(copy) = self.agents.get_mut(name) {

@@ -90,7 +90,7 @@ struct View {
 impl IndexedNode {
     /// A node whose GpuNode is seen for the first time.
     #[must_use]
-    pub fn of(node: &GpuNode) -> Self {
+    pub fn from_gpu_node(node: &GpuNode) -> Self {
         Self {
             object: node.metadata.uid.clone(),
             policy: NodePolicy::default(),

@@ -171,7 +171,7 @@ mod tests {
 
     /// A node with an H100, whose agent is connected.
     fn node(name: &str) -> IndexedNode {
-        let mut node = IndexedNode::of(&gpu_node(name));
+        let mut node = IndexedNode::from_gpu_node(&gpu_node(name));
         (node.agent, node.status) = (Ok(()), node_status(&["H100-80GB"]));
         node
     }
@@ -188,7 +188,7 @@ mod tests {
         assert_eq!(found(&mut nodes, "a", &ask(1)), Some(Ok(())));
         assert!(nodes.remove(&"a".into()).is_some());
         assert_eq!(found(&mut nodes, "a", &ask(1)), None);
-        nodes.insert("b".into(), IndexedNode::of(&gpu_node("b")));
+        nodes.insert("b".into(), IndexedNode::from_gpu_node(&gpu_node("b")));
         assert_eq!(found(&mut nodes, "b", &ask(1)), Some(Err(Refusal::NotConnected)));
         assert_eq!((nodes.len(), nodes.slots.len()), (1, 1));
     }

@@ -20,7 +20,7 @@ pub(super) fn turn(waiting: &BTreeSet<NodeName>, after: Option<&NodeName>) -> Ve
 
 /// Pods that are bound to the node, have not ended, and ask for a device of the plugin's, whichever scheduler bound
 /// them. Also pods that have slices from when the node was managed by kerf.
-pub(super) async fn of(client: &kube::Client, node: &NodeName) -> Result<Vec<PodKey>, ApiFailure> {
+pub(super) async fn list(client: &kube::Client, node: &NodeName) -> Result<Vec<PodKey>, ApiFailure> {
     let here = format!("spec.nodeName={node},status.phase!=Succeeded,status.phase!=Failed");
     let pods = Api::<PluginPod>::all(client.clone());
     let found = with_timeout(TIMEOUT, pods.list(&ListParams::default().fields(&here))).await?;

@@ -312,7 +312,7 @@ impl Reconciler {
     async fn ask(&mut self, name: &NodeName) -> bool {
         let Some(node) = self.seen.get_mut(name) else { return false };
         if node.holders == Holders::Unknown {
-            match holders::of(&self.term.client, name).await {
+            match holders::list(&self.term.client, name).await {
                 Ok(pods) => node.holders = Holders::Known(pods),
                 Err(error) => {
                     tracing::warn!(node = %name, %error, "failed to ask who holds GPUs of the node; trying again");

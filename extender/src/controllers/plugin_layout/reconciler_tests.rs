@@ -195,7 +195,7 @@ async fn static_nodes_are_closed_until_a_new_leader_knows_whose_mig_devices_are_
 async fn static_nodes_begin_closed_only_if_layouts_are_applied() {
     let file = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../policies/default.yaml");
     let store = kerf_runtime::policy_file::PolicyStore::open(&file).unwrap();
-    let given = PolicySource::of(Some(store));
+    let given = PolicySource::from_store(Some(store));
     for (policies, layouts, is_open) in
         [(PolicySource::default(), true, true), (given.clone(), true, false), (given, false, true)]
     {

@@ -112,7 +112,7 @@ impl<'b> StreamBind<'b> {
 
     async fn run(mut self) -> Result<(), BindError> {
         let first = if self.term.closing.is_cancelled() { Input::Closing } else { Input::Opened };
-        let mut actions = VecDeque::from(self.on(&first));
+        let mut actions = VecDeque::from(self.handle(&first));
         let mut posted = Ok(());
         loop {
             while let Some(action) = actions.pop_front() {
@@ -120,7 +120,7 @@ impl<'b> StreamBind<'b> {
                     Action::Send(order) => actions.extend(self.send(order).await),
                     Action::Post { .. } => {
                         posted = self.post().await;
-                        actions.extend(self.on(&Input::Posted(what_became(&posted))));
+                        actions.extend(self.handle(&Input::Posted(what_became(&posted))));
                     }
                     Action::End(result) => return posted.and(result.map_err(BindError::from)),
                 }
@@ -139,12 +139,12 @@ impl<'b> StreamBind<'b> {
             return Moment::default();
         }
         self.term.deadline().map_or(Moment(Duration::MAX), |deadline| {
-            let at = deadline.at().map(|at| at.saturating_duration_since(self.began));
+            let at = deadline.instant().map(|at| at.saturating_duration_since(self.began));
             Moment(at.unwrap_or_default())
         })
     }
 
-    fn on(&mut self, input: &Input<'_>) -> Vec<Action> {
+    fn handle(&mut self, input: &Input<'_>) -> Vec<Action> {
         let (now, lease) = (self.now(), self.lease());
         self.progress.on(input, now, lease)
     }
@@ -160,17 +160,17 @@ impl<'b> StreamBind<'b> {
         tokio::select! {
             // The order matters: a closing term wins over an answer, and an answer wins over the gate's end.
             biased;
-            () = self.term.closing.cancelled() => self.on(&Input::Closing),
+            () = self.term.closing.cancelled() => self.handle(&Input::Closing),
             answer = answer => {
                 self.answer = None;
-                let Ok(answer) = answer else { return self.on(&Input::Disconnected) };
-                let actions = self.on(&Input::Answered(&answer));
+                let Ok(answer) = answer else { return self.handle(&Input::Disconnected) };
+                let actions = self.handle(&Input::Answered(&answer));
                 if actions.is_empty() { self.shown() } else { actions }
             }
             changed = self.changes.changed() => {
-                if changed.is_ok() { self.shown() } else { self.on(&Input::Disconnected) }
+                if changed.is_ok() { self.shown() } else { self.handle(&Input::Disconnected) }
             }
-            () = sleep_until(self.gate) => self.on(&Input::GateOver),
+            () = sleep_until(self.gate) => self.handle(&Input::GateOver),
         }
     }
 
@@ -197,8 +197,8 @@ impl<'b> StreamBind<'b> {
             return Vec::new();
         }
         match timeout_at(self.gate, self.connection.slot()).await {
-            Err(_) => self.on(&Input::GateOver),
-            Ok(Err(_)) => self.on(&Input::Disconnected),
+            Err(_) => self.handle(&Input::GateOver),
+            Ok(Err(_)) => self.handle(&Input::Disconnected),
             Ok(Ok(slot)) => self.send_in(slot, &order),
         }
     }
@@ -206,10 +206,10 @@ impl<'b> StreamBind<'b> {
     fn send_in(&mut self, slot: Slot, order: &Order) -> Vec<Action> {
         let reply = match slot.send(order) {
             Ok(reply) => reply,
-            Err(NotSent::Disconnected(_)) => return self.on(&Input::Disconnected),
+            Err(NotSent::Disconnected(_)) => return self.handle(&Input::Disconnected),
             Err(NotSent::NotLeading(_)) => {
                 self.is_deposed = true;
-                return self.on(&Input::GateOver);
+                return self.handle(&Input::GateOver);
             }
         };
         let (answered, answer) = oneshot::channel();
@@ -243,7 +243,7 @@ impl<'b> StreamBind<'b> {
 impl Drop for StreamBind<'_> {
     /// If the scheduler hung up after the mark, this sends the outcome to the agent: no Binding will come.
     fn drop(&mut self) {
-        for action in self.on(&Input::GateOver) {
+        for action in self.handle(&Input::GateOver) {
             if let Action::Send(order) = action {
                 self.send_outcome(order);
             }

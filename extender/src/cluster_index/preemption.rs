@@ -53,7 +53,7 @@ impl Preemption<'_> {
         let (spec, status) = leaving.iter().fold((spec, node.status().clone()), |(spec, status), pod| {
             Leaving { pods: vec![pod.clone()], slices: own_slices(&spec, &status, pod) }.gone(&spec, &status)
         });
-        let status = without_those_who_left(node, &spec, status);
+        let status = without_left_pods(node, &spec, status);
         let fit = fit(&node.inventory_of(&spec, &status), &ask.document, fleet)?;
         self.quotas.admit_at(ask, self.assumed, || Ok(charge(&fit)))
     }
@@ -137,7 +137,7 @@ fn own_slices(spec: &GpuNodeSpec, status: &GpuNodeStatus, uid: &PodUid) -> Vec<S
 }
 
 /// The status as it will be once the agent has seen the end of all pods that are gone.
-fn without_those_who_left(
+fn without_left_pods(
     node: &IndexedNode,
     spec: &GpuNodeSpec,
     mut status: GpuNodeStatus,

@@ -334,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bound_pod_is_charged_for_its_slices_by_the_names_under_which_it_asked() {
+    fn a_bound_pod_is_charged_for_its_slices_by_the_names_in_its_request() {
         let slice = |container: &str, id: &str| AssignedSlice {
             container: container.to_owned(),
             id: id.into(),
@@ -355,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pods_request_is_what_kube_scheduler_counts() {
+    fn a_pods_request_is_counted_as_kube_scheduler_counts_it() {
         let container = |cpu: &str| json!({"resources": {"requests": {"cpu": cpu}}});
         let sidecar = |cpu: &str| json!({"restartPolicy": "Always", "resources": {"requests": {"cpu": cpu}}});
         for (init, overhead, cpu) in [

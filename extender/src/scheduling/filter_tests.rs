@@ -210,7 +210,7 @@ fn cpu_of_kerfs_newest_pod_counts_for_the_next_share() {
 
 /// Prices depend on what nodes have, not on what is left of it, so a pod elsewhere changes no price.
 #[test]
-fn a_pod_with_cpu_on_one_node_leaves_what_a_share_costs_on_another() {
+fn a_pods_cpu_on_one_node_does_not_change_the_cost_of_a_share_on_another() {
     let mut index = two_nodes();
     let (first, second) = (share(&mut index, "a", 3000), share(&mut index, "b", 100));
     let ask = second.ask.clone().unwrap();
@@ -693,7 +693,7 @@ fn two_pods_that_are_assumed_on_one_node_get_different_kinds() {
 }
 
 #[test]
-fn a_waiting_pod_takes_what_is_free_first() {
+fn a_pending_pod_takes_free_slices_first() {
     let mut index = neutral_cluster(&[("mig", &["H100-80GB"]), ("t4", &["T4-16GB"])]);
     let (nodes, now) = (["mig", "t4"], Instant::now());
     let (big, share) = (pod("big", WHOLE), of_kinds("share", &[Kind::Mps]));

@@ -183,7 +183,7 @@ fn no_pod_is_evicted_while_another_is_ending_unless_that_takes_too_long() {
 }
 
 #[test]
-fn a_new_leader_evicts_nobody_while_one_leaves_whom_its_predecessor_has_evicted() {
+fn a_new_leader_evicts_no_pod_while_one_that_its_predecessor_evicted_leaves() {
     let now = Instant::now();
     // The new leader finds them like this, and has no record of the eviction.
     let mut index =

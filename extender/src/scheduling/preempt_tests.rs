@@ -163,7 +163,7 @@ fn with_a_movable_pod() -> (Scene, Candidate) {
 }
 
 #[test]
-fn no_pod_is_preempted_for_one_for_which_a_movable_pod_leaves() {
+fn no_pod_is_preempted_for_a_pod_while_another_is_evicted_for_it() {
     let (mut index, whole) = with_a_movable_pod();
     let now = Instant::now();
     filter(&mut index, &whole, &["n1", "n2"], now);

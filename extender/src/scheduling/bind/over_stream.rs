@@ -120,7 +120,7 @@ impl<'b> StreamBind<'b> {
                     Action::Send(order) => actions.extend(self.send(order).await),
                     Action::Post { .. } => {
                         posted = self.post().await;
-                        actions.extend(self.handle(&Input::Posted(what_became(&posted))));
+                        actions.extend(self.handle(&Input::Posted(posted_outcome(&posted))));
                     }
                     Action::End(result) => return posted.and(result.map_err(BindError::from)),
                 }
@@ -252,7 +252,7 @@ impl Drop for StreamBind<'_> {
 }
 
 /// Translates the result of a bind into the state of its Binding.
-fn what_became(posted: &Result<(), BindError>) -> Posted {
+fn posted_outcome(posted: &Result<(), BindError>) -> Posted {
     match posted {
         Ok(()) => Posted::Bound,
         Err(BindError::Binding(error)) if !error.is_definite() => Posted::Unknown,

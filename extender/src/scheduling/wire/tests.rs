@@ -59,7 +59,7 @@ fn absent_and_null_fields_are_the_same() {
 }
 
 #[test]
-fn the_node_to_which_a_pod_is_nominated_is_read() {
+fn the_nominated_node_of_a_pod_is_read() {
     for (status, expected) in [
         (serde_json::json!({"nominatedNodeName": "n1"}), Some("n1".into())),
         (serde_json::json!({"nominatedNodeName": ""}), None),

@@ -66,8 +66,8 @@ impl Usage {
         }
     }
 
-    /// What a namespace holds under a policy. What may be under any policy counts in full, so that a quota is never
-    /// exceeded.
+    /// What a namespace holds under a policy. Slices that may belong to any policy count in full, so that a quota is
+    /// never exceeded.
     #[must_use]
     pub fn held(&self, namespace: &str, policy: &str) -> Charge {
         let namespace = self.0.get(namespace);

@@ -1,4 +1,4 @@
-//! Passes what an agent reports over its connection on to the index.
+//! Applies an agent's reports, which come over its connection, to the index.
 
 use super::Access;
 use crate::cluster::Cluster;

@@ -31,8 +31,8 @@ pub struct Preemption<'i> {
 }
 
 impl Preemption<'_> {
-    /// Whether a pod's `ask` has a place on a node once the victims have left it. What victims hold of a quota still
-    /// counts, because pods are not evicted for a quota.
+    /// Whether a pod's `ask` has a place on a node once the victims have left it. The quota still counts the
+    /// victims' slices, because pods are not evicted for a quota.
     pub fn serves_without(
         &self,
         name: &str,

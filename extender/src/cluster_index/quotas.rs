@@ -132,7 +132,7 @@ impl Quotas {
         self.usage.held(&payer.namespace, &payer.policy)
     }
 
-    /// Whether a pod's namespace may have this pod too, as far as that does not depend on the place.
+    /// Whether the namespace's quota allows this pod, if the place does not matter.
     pub(super) fn admit(&self, ask: &Ask, assumed: &AssumedPods) -> Result<(), OverQuota> {
         let Some(payer) = self.payer(ask) else { return Ok(()) };
         payer.check(self.expected(&payer, assumed), Charge::least(&ask.document))

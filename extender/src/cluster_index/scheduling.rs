@@ -48,7 +48,7 @@ impl Scheduling<'_> {
         self.nodes.plain_fit(name, uid, asked)
     }
 
-    /// Whether a pod's namespace may have this pod too, as far as that does not depend on the place.
+    /// Whether the namespace's quota allows this pod, if the place does not matter.
     pub fn within_quota(&self, ask: &Ask) -> Result<(), OverQuota> {
         self.quotas.admit(ask, self.assumed)
     }

@@ -14,7 +14,7 @@ impl Compute {
     /// More than any node has.
     pub const PLENTY: Self = Self { cpu: CpuMilli(1_000_000), memory: MemoryMib(1 << 26) };
 
-    /// Reads a list of resources, which has an amount for a name. What it does not name, or what cannot be read, counts
+    /// Reads a list of resources from the amount that it has for a name. A resource that is missing or unreadable counts
     /// as zero.
     #[must_use]
     pub fn from_amounts<'r>(listed: impl Fn(&str) -> Option<&'r str>) -> Self {

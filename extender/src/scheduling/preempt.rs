@@ -33,7 +33,7 @@ pub enum Spared {
     #[error("{0}")]
     Refused(#[from] Refusal),
     /// An evictable pod has already been evicted for it.
-    #[error("a movable pod makes room for it")]
+    #[error("another pod is being evicted for it")]
     MakingRoom,
     /// Pods were preempted for it on another node.
     #[error("it finds room on its nominated node, once the pods there have left")]

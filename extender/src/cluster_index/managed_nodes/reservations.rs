@@ -24,11 +24,11 @@ struct StageTimes {
 /// How long the stages of a bound pod took, as far as they were seen. On a static node none is seen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Stages {
-    /// From the first proposal until the agent has accepted one.
+    /// Time from the first proposal to the agent's acceptance.
     pub accepted: Option<Duration>,
-    /// From then until all slices are ready for the pod.
+    /// Time from the acceptance to ready slices.
     pub ready: Option<Duration>,
-    /// From then until the Binding is made.
+    /// Time from ready slices to the Binding.
     pub bound: Option<Duration>,
 }
 

@@ -1,8 +1,8 @@
-//! What pods hold of NVIDIA's device plugin, or have reserved for an open bind.
+//! The devices of NVIDIA's device plugin that pods hold, or have reserved for an open bind.
 //!
-//! No reservation is written anywhere, because the Binding is the commit. What is free is allocatable, less what bound
-//! pods ask for, whichever scheduler bound them, less reservations whose pods are not seen bound yet. All reservations
-//! are made here, one after the other.
+//! No reservation is written anywhere, because the Binding is the commit. Free devices are the node's allocatable minus
+//! the requests of bound pods, which any scheduler may have bound, and minus the reservations of pods that the watch
+//! does not show as bound yet. All reservations are made here, one after the other.
 
 use crate::objects::ask::Ask;
 use hashbrown::{HashMap, HashSet};

@@ -21,7 +21,8 @@ impl Connections {
     #[must_use]
     pub fn unresponsive(&self, since: Duration) -> BTreeSet<NodeName> {
         let connections = self.lock();
-        let is_unresponsive = |c: &&Connection| c.unanswered_since().is_some_and(|sent| sent.elapsed() >= since);
+        let is_unresponsive =
+            |c: &&Connection| c.unanswered_since().is_some_and(|sent| sent.elapsed() >= since);
         connections.values().filter(is_unresponsive).map(|connection| connection.node().clone()).collect()
     }
 

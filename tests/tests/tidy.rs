@@ -125,6 +125,49 @@ fn kubernetes_keys_are_spelled_in_core_keys_only() {
     }
 }
 
+/// Where the extender may tell static nodes from managed ones. All other code asks both kinds in the same way.
+const KNOW_STATIC_NODES: [&str; 9] = [
+    "extender/src/app.rs",
+    "extender/src/cluster_index/mod.rs",
+    "extender/src/cluster_index/nodes.rs",
+    "extender/src/cluster_index/reserving.rs",
+    "extender/src/cluster_index/static_nodes/",
+    "extender/src/cluster_index/terms.rs",
+    "extender/src/controllers/fresh.rs",
+    "extender/src/controllers/plugin_layout/",
+    "extender/src/watch.rs",
+];
+
+#[test]
+fn few_files_of_the_extender_know_static_nodes() {
+    let is_listed = |path: &str| KNOW_STATIC_NODES.iter().any(|listed| path.starts_with(listed));
+    for (path, text) in all_sources().iter().filter(|(p, _)| p.starts_with("extender/src/") && !is_test(p)) {
+        let program = text.split("#[cfg(test)]").next().unwrap_or_default();
+        let found: Vec<&str> = code(program).filter(|line| names_static_nodes(line)).collect();
+        assert!(found.is_empty() || is_listed(path), "{path} knows static nodes: {found:?}");
+    }
+}
+
+/// Whether a line has a name about static nodes. The language's own word and core's module are none.
+fn names_static_nodes(line: &str) -> bool {
+    let words = line.split(|c: char| !c.is_alphanumeric() && c != '_');
+    let others = ["static", "from_static", "static_node"];
+    words.filter(|word| !others.contains(word)).any(|word| word.to_lowercase().contains("static"))
+}
+
+#[test]
+fn a_name_about_static_nodes_is_recognized() {
+    for (line, is_found) in [
+        ("use super::static_nodes::StaticNodes;", true),
+        ("if nodes.is_static(name) {", true),
+        ("use kerf_core::static_node::Devices;", false),
+        ("fn name() -> &'static str {", false),
+        ("HeaderValue::from_static(\"close\")", false),
+    ] {
+        assert_eq!(names_static_nodes(line), is_found, "{line}");
+    }
+}
+
 /// Dependencies that only generated code uses.
 const USED_BY_GENERATED_CODE: [&str; 2] = ["prost", "tonic-prost"];
 

@@ -137,11 +137,7 @@ fn own_slices(spec: &GpuNodeSpec, status: &GpuNodeStatus, uid: &PodUid) -> Vec<S
 }
 
 /// The status as it will be once the agent has seen the end of all pods that are gone.
-fn without_left_pods(
-    node: &IndexedNode,
-    spec: &GpuNodeSpec,
-    mut status: GpuNodeStatus,
-) -> GpuNodeStatus {
+fn without_left_pods(node: &IndexedNode, spec: &GpuNodeSpec, mut status: GpuNodeStatus) -> GpuNodeStatus {
     let is_free = |slice: &SliceStatus| {
         spec.slices.iter().any(|wanted| Some(&wanted.id) == slice.id.as_ref() && wanted.reservation.is_none())
     };

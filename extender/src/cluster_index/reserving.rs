@@ -5,7 +5,7 @@ use super::bindings::{Bindings, HeldUp};
 use super::effects::ReleaseReason;
 use super::managed_nodes::Reservations;
 use super::node_updates::NodeUpdates;
-use crate::assumed::{AssumedPod, AssumedPods, KindChoice, ASSUMED_TIMEOUT};
+use crate::assumed::{ASSUMED_TIMEOUT, AssumedPod, AssumedPods, KindChoice};
 use crate::objects::ask::Ask;
 use kerf_core::contract::{AssignedSlice, AssignmentDocument};
 use kerf_core::ledger::{OwnerInEpoch, PodSlices, Proposal};

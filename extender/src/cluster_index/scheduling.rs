@@ -7,7 +7,7 @@ use super::nodes::Nodes;
 use super::pods::Pods;
 use super::preemption::Preemption;
 use super::quotas::Quotas;
-use crate::assumed::{AssumedPod, AssumedPods, KindChoice, ASSUMED_TIMEOUT};
+use crate::assumed::{ASSUMED_TIMEOUT, AssumedPod, AssumedPods, KindChoice};
 use crate::objects::ask::Ask;
 use crate::unschedulable::Unschedulable;
 use kerf_core::ledger::OwnerInEpoch;

@@ -3,7 +3,7 @@
 //!
 //! [`BindProgress`] makes the decisions. This file provides its clock, its connection and its Binding.
 
-use super::{Bind, BindError, BINDING_TIMEOUT};
+use super::{BINDING_TIMEOUT, Bind, BindError};
 use crate::term::Term;
 use kerf_core::ledger::{
     Action, Answer, BindFailure, BindProgress, Input, Moment, Order, OrderKind, Posted, Proposal,

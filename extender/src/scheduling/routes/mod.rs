@@ -144,7 +144,9 @@ async fn bind(State(shared): State<Shared>, body: Bytes) -> Response {
 
 async fn bind_answer(shared: &Shared, body: &[u8]) -> (String, KindLabel, Outcome) {
     let failed = |text: String, outcome| (text, KindLabel::None, outcome);
-    let Some(term) = shared.current_term.term() else { return failed(NOT_LEADER.to_owned(), Outcome::NotLeader) };
+    let Some(term) = shared.current_term.term() else {
+        return failed(NOT_LEADER.to_owned(), Outcome::NotLeader);
+    };
     let args: BindArgs = match serde_json::from_slice(body) {
         Ok(args) => args,
         Err(error) => return failed(unreadable(&error), Outcome::BadRequest),

@@ -123,7 +123,7 @@ impl AssumedPods {
         self.by_pod.len()
     }
 
-    #[must_use]
+    #[cfg(test)]
     pub fn is_empty(&self) -> bool {
         self.by_pod.is_empty()
     }

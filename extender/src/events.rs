@@ -34,7 +34,8 @@ pub enum EventReason {
 
 impl EventReason {
     /// Every reason, for the test against the documentation.
-    pub const ALL: [Self; 6] = [
+    #[cfg(test)]
+    const ALL: [Self; 6] = [
         Self::QuotaFull,
         Self::NobodyPreempted,
         Self::AnotherKindHasRoom,

@@ -11,6 +11,7 @@ macro_rules! label {
 
         impl $name {
             /// Every value: each has a series from the start.
+            #[allow(dead_code, reason = "labels that are counted anew at each scrape have no series from the start")]
             pub const ALL: &[Self] = &[$(Self::$variant,)*];
         }
 
@@ -56,7 +57,7 @@ label!(
     /// How far a reservation is.
     ReservationState {
         /// A filter expects the pod on a node; no agent has an order yet.
-        Tentative = "tentative",
+        Assumed = "tentative",
         /// Proposed to the node's agent, which has not answered.
         Proposed = "proposed",
         /// The agent has accepted it.

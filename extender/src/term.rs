@@ -194,11 +194,6 @@ impl Term {
         format!("{uid}/{epoch}")
     }
 
-    #[must_use]
-    pub fn number(&self) -> u64 {
-        self.number
-    }
-
     /// Runs `act` on the index, and passes its effects on. Once the term has ended, `act` gets an empty index.
     pub fn with<R>(&self, act: impl FnOnce(&mut ClusterIndex) -> R) -> R {
         self.cluster.with_term(self.number, act).unwrap_or_else(|act| act(&mut ClusterIndex::default()))

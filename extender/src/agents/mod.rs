@@ -15,7 +15,6 @@ use kerf_protocol::server::Server;
 use kerf_runtime::serve::{self, UpgradeLimits, serve_upgrades};
 use kerf_runtime::shutdown::CancellationToken;
 use session::Sessions;
-use std::net::SocketAddr;
 use std::sync::Arc;
 
 /// Limits for connections on which no agent has sent its request. They equal the protocol's own limits for connections
@@ -25,7 +24,8 @@ const LIMITS: UpgradeLimits = UpgradeLimits { connections: NOT_GREETED, timeout:
 /// The server that agents connect to.
 pub struct Listening {
     server: Server<Sessions>,
-    address: SocketAddr,
+    #[cfg(test)]
+    address: std::net::SocketAddr,
 }
 
 impl std::fmt::Debug for Listening {
@@ -46,8 +46,8 @@ impl Listening {
     }
 
     /// The address that agents dial.
-    #[must_use]
-    pub fn address(&self) -> SocketAddr {
+    #[cfg(test)]
+    pub fn address(&self) -> std::net::SocketAddr {
         self.address
     }
 }
@@ -62,6 +62,7 @@ pub async fn listen(
 ) -> std::io::Result<Option<Listening>> {
     let Some(address) = args.agents_address else { return Ok(None) };
     let listener = serve::listen(address, args.agents_address_file.as_deref()).await?;
+    #[cfg(test)]
     let address = listener.local_addr()?;
     let sessions = Sessions { cluster: cluster.clone(), access: Arc::clone(access) };
     let server = Server::new(Arc::new(sessions), identity, stop.clone());
@@ -71,5 +72,9 @@ pub async fn listen(
             tracing::error!(%error, "failed to serve agents");
         }
     });
-    Ok(Some(Listening { server, address }))
+    Ok(Some(Listening {
+        server,
+        #[cfg(test)]
+        address,
+    }))
 }

@@ -23,6 +23,7 @@ enum Role {
 
 impl Leadership {
     /// The leader of `epoch`, which answers no requests yet.
+    #[cfg(test)]
     pub(super) fn new(epoch: u64) -> Self {
         Self { epoch, role: Role::Begins, ..Self::default() }
     }

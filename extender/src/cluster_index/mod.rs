@@ -40,13 +40,12 @@ mod statistics;
 mod terms;
 mod unlabelled_pods;
 
-pub use agent_reports::AgentReports;
-pub use bindings::{Bindings, Limits, REQUEST_LIMIT};
-pub use effects::{Effects, Eviction, ReleaseReason, Released};
+pub use bindings::{Bindings, Limits};
+pub use effects::{Effects, Eviction};
 pub use leadership::Leadership;
 pub use making_room::RoomMaker;
-pub use managed_nodes::{IndexedNode, ManagedNodes, NodeOrder, Stages};
-pub use node_policies::{NodePolicies, UnknownNode, is_due};
+pub use managed_nodes::{ManagedNodes, NodeOrder, Stages};
+pub use node_policies::{NodePolicies, is_due};
 pub use node_updates::NodeUpdates;
 pub use pending::{Pending, pending_slices};
 pub use pod_events::{HeldBack, NoPreemption, PodEvents};
@@ -88,8 +87,8 @@ pub struct ClusterIndex {
 
 impl ClusterIndex {
     /// The empty index of the leader of `epoch`. `terms` are the weights by which it values places.
-    #[must_use]
-    pub fn new(epoch: u64, terms: Terms) -> Self {
+    #[cfg(test)]
+    pub(crate) fn new(epoch: u64, terms: Terms) -> Self {
         Self { leadership: Leadership::new(epoch), ..Self::following(terms) }
     }
 
@@ -207,6 +206,12 @@ impl ClusterIndex {
     }
 }
 
+#[cfg(test)]
+pub(crate) use bindings::REQUEST_LIMIT;
+#[cfg(test)]
+use effects::{ReleaseReason, Released};
+#[cfg(test)]
+use managed_nodes::IndexedNode;
 #[cfg(test)]
 mod quota_tests;
 #[cfg(test)]

@@ -50,7 +50,7 @@ impl<'i> Statistics<'i> {
         let proposed = self.managed.proposal_count();
         let accepted = self.managed.reservations().count().saturating_sub(proposed);
         [
-            (ReservationState::Tentative, self.assumed.len()),
+            (ReservationState::Assumed, self.assumed.len()),
             (ReservationState::Proposed, proposed),
             (ReservationState::Accepted, accepted),
         ]

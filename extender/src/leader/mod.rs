@@ -18,7 +18,7 @@ mod election;
 mod lease;
 mod role;
 
-pub use deadline::{Deadline, Overdue};
-pub use election::{Decision, Election, Former, Record};
+pub use deadline::Deadline;
+pub use election::Former;
 pub use lease::{Candidate, Held, LeaseSettings};
 pub use role::OwnPod;

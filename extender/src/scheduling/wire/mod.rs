@@ -3,7 +3,7 @@
 
 mod preempt;
 
-pub use preempt::{MetaVictims, PreemptArgs, PreemptResult};
+pub use preempt::PreemptArgs;
 
 use crate::objects::ask::Ask;
 use crate::scheduling::filter::{Candidate, Filtered};

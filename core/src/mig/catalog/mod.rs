@@ -5,12 +5,13 @@
 //! between drivers, and on a few GPUs so do names.
 
 mod compare;
+mod four;
 mod layout;
-mod others;
 mod product;
 mod seven;
 #[cfg(test)]
 mod tests;
+mod without_mig;
 
 use super::{GiProfileId, MigTable, Profile};
 use crate::units::MemoryMib;
@@ -61,12 +62,12 @@ pub const MODELS: &[GpuModel] = &[
     seven::GB200,
     seven::B300,
     seven::GB300,
-    others::RTX_PRO_6000,
-    others::A30,
-    others::A10G,
-    others::L40S,
-    others::L4,
-    others::T4,
+    four::RTX_PRO_6000,
+    four::A30,
+    without_mig::A10G,
+    without_mig::L40S,
+    without_mig::L4,
+    without_mig::T4,
 ];
 
 /// The model with this short name; `None` if the catalog does not have it.

@@ -1,4 +1,4 @@
-//! GPUs with layouts of their own, and GPUs without MIG.
+//! GPUs with four compute slices: A30 and RTX PRO 6000.
 
 use super::layout::{Layout, Memory, Row};
 use super::{GpuModel, model};
@@ -46,8 +46,3 @@ const RTX_PRO_6000_ROWS: &[Row] = {
         Row { id: 32, compute: 4, memory: FOUR, extras: Graphics, starts: &[0], size: 12, max: 1 },
     ]
 };
-
-pub(super) const A10G: GpuModel = model("A10G-24GB", &["A10G"], 23_028, Layout::None);
-pub(super) const L40S: GpuModel = model("L40S-48GB", &["L40S"], 46_068, Layout::None);
-pub(super) const L4: GpuModel = model("L4-24GB", &["L4"], 23_034, Layout::None);
-pub(super) const T4: GpuModel = model("T4-16GB", &["T4"], 15_360, Layout::None);

@@ -60,7 +60,7 @@ impl<'s> Cluster<'s> {
         })
     }
 
-    /// The nodes whose layout sets a MIG strategy, in the order of [`Self::standing`], then of the policies.
+    /// The nodes whose layout sets a MIG strategy, in the order of [`Self::precedence`], then of the policies.
     fn wishes(&self) -> Vec<Wish<'s>> {
         let of_layout = |layout: &'s str| {
             self.seen.nodes.iter().filter_map(move |(node, seen)| {
@@ -72,13 +72,13 @@ impl<'s> Cluster<'s> {
         };
         let mut wishes: Vec<Wish<'s>> =
             self.seen.policies.iter().flat_map(|policy| of_layout(policy.name)).collect();
-        wishes.sort_by_key(|wish| self.standing(wish.node));
+        wishes.sort_by_key(|wish| self.precedence(wish.node));
         wishes
     }
 
-    /// Orders conflicting wishes: a layout in force comes before one that kerf applies, and both come before one that
-    /// kerf has not begun.
-    fn standing(&self, name: &NodeName) -> u8 {
+    /// The precedence of a node's wish; the wish with the least one wins. A layout in force comes before one that kerf
+    /// applies, and both come before one that kerf has not begun.
+    fn precedence(&self, name: &NodeName) -> u8 {
         let record =
             self.seen.nodes.get(name).and_then(|node| NodeRecord::from_json(node.record.as_deref()?).ok());
         let digest = self.chosen(name).map(|chosen| chosen.layout.digest());

@@ -291,7 +291,7 @@ fn unfit_gpus_stay_unchanged() {
         state.to_string(),
         "no GPU of this node can have layout m: Tesla-T4 cannot be cut by MIG; choose a layout with migStrategy none"
     );
-    assert_eq!(state.standing().as_str(), "False");
+    assert_eq!(state.status().as_str(), "False");
     assert_eq!((world.config("n"), world.cluster_policy.unwrap().record), (None, None));
 }
 
@@ -671,7 +671,7 @@ fn a_rollback_waits_for_the_mig_manager() {
     assert_eq!(world.reason("n"), "RolledBack");
     world.now += TIMEOUT;
     let state = world.state("n").unwrap();
-    assert_eq!((state.reason(), state.standing().as_str()), ("MigManagerStuck", "False"));
+    assert_eq!((state.reason(), state.status().as_str()), ("MigManagerStuck", "False"));
     assert!(state.to_string().contains("after 180 s NVIDIA's MIG manager is still at work"), "{state}");
     assert!(world.is_changing("n"), "it may go on");
     for (pool, layout, reported) in [(Some("m"), None, "RolledBack"), (None, Some("none"), "UnknownLayout")] {

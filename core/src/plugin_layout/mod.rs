@@ -49,6 +49,6 @@ pub use first_seen::FirstSeen;
 pub use gpus::NodeGpus;
 pub use layout::{DEFAULT_KEY, LONGEST_LAYOUT_NAME, MOST_TIME_SLICES, MigStrategy, PluginLayout, Sharing};
 pub use node::{Holders, LayoutEvent, NodeDecision, NodeWrite, SeenNode};
-pub use propagation::Lag;
+pub use propagation::Propagation;
 pub use record::{NodeRecord, PluginLabels, Progress};
-pub use state::{Condition, LayoutState, Standing};
+pub use state::{Condition, LayoutState};

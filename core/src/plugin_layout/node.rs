@@ -6,11 +6,12 @@ use super::config_map::{key, layout_of};
 use super::expected_allocatable::{ExpectedAllocatable, shown};
 use super::first_seen::FirstSeen;
 use super::gpus::{NodeGpus, is_another};
-use super::propagation::Lag;
+use super::propagation::Propagation;
 use super::record::{NodeRecord, PluginLabels, Progress};
 use super::rollback::{failed, followed, has_followed, left, removed, rolled_back, stuck};
-use super::state::{Condition, Conflict, Failure, LayoutState, Pods, Preparation, Standing};
+use super::state::{Condition, Conflict, Failure, LayoutState, Pods, Preparation};
 use super::{PluginLayout, Sharing};
+use crate::contract::ConditionStatus;
 use crate::managed::is_managed;
 use crate::names::{NodeName, PodKey};
 use crate::nvidia_keys::{MIG_STATE, SHARED, attribute, label};
@@ -164,7 +165,7 @@ impl NodeDecision {
         };
         let Condition { status, reason, message } = state.condition();
         let is_new = before.is_none_or(|before| (&before.status, &before.reason) != (&status, &reason));
-        let is_warning = state.standing() == Standing::False;
+        let is_warning = state.status() == ConditionStatus::False;
         is_new.then(|| LayoutEvent { reason: format!("Layout{reason}"), message, is_warning })
     }
 }
@@ -369,7 +370,7 @@ fn begin(
     // Devices that were there before the change are no proof that the plugin has followed it.
     let is_met =
         matches!(shows(node, chosen.name, &expected, Some(chosen.layout)), LayoutState::InForce { .. });
-    let lag = is_met.then(|| Lag::begin(node, &set, around.now));
+    let propagation = is_met.then(|| Propagation::begin(node, &set, around.now));
     let state = LayoutState::Applying {
         layout: name(),
         expected: expected.to_string(),
@@ -384,7 +385,7 @@ fn begin(
         set: set.clone(),
         previous,
         before,
-        lag,
+        propagation,
     };
     NodeDecision::with(NodeWrite { labels: set, record: Some(record) }, Some(state))
 }
@@ -431,10 +432,10 @@ fn applying(
     let cuts = layout.map_or(record.set.mig.is_some(), |layout| layout.mig_config.is_some());
     let mig = mig_state(node).filter(|_| cuts);
     let is_cutting = matches!(mig, Some("pending" | "rebooting" | "failed"));
-    let lags = record.lag.is_some() && !has_followed(node, &record, around);
+    let lags = record.propagation.is_some() && !has_followed(node, &record, around);
     if matches!(seen, LayoutState::InForce { .. }) && !is_cutting && !lags {
         let labels = record.set.clone();
-        let record = NodeRecord { progress: Progress::Applied, lag: None, ..record };
+        let record = NodeRecord { progress: Progress::Applied, propagation: None, ..record };
         return NodeDecision::with(NodeWrite { labels, record: Some(record) }, Some(seen));
     }
     if mig == Some("failed") && !mig_had_failed {

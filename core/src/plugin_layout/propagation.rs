@@ -16,7 +16,7 @@ const TIMEOUT: u64 = 60;
 /// A change of labels that NVIDIA's programs may not have followed yet.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Lag {
+pub struct Propagation {
     /// When the labels were written, in seconds since 1970 by the clock of the leader that wrote them.
     pub since: u64,
     /// The plugin's devices in the node's allocatable at that time.
@@ -27,7 +27,7 @@ pub struct Lag {
     pub cuts: bool,
 }
 
-impl Lag {
+impl Propagation {
     pub(super) fn begin(node: &SeenNode, set: &PluginLabels, now: u64) -> Self {
         let cuts = set.mig != PluginLabels::of(&node.labels).mig;
         Self { since: now, shown: devices(&node.allocatable), cuts }
@@ -92,11 +92,11 @@ mod tests {
     fn labels_are_followed_after_a_change_of_devices_or_a_minute() {
         let before = node("success", 4);
         let set = |mig: Option<&str>| PluginLabels { config: None, mig: mig.map(str::to_owned) };
-        let plain = Lag::begin(&before, &set(None), 1000);
-        let cut = Lag::begin(&before, &set(Some("all-disabled")), 1000);
+        let plain = Propagation::begin(&before, &set(None), 1000);
+        let cut = Propagation::begin(&before, &set(Some("all-disabled")), 1000);
         let seen = cut.noticing(&node("pending", 0)).unwrap();
         assert_eq!((plain.noticing(&node("pending", 0)), seen.noticing(&node("pending", 0))), (None, None));
-        for (lag, state, devices, after, is_over) in [
+        for (propagation, state, devices, after, is_over) in [
             (&plain, "success", 4, 59, false),
             (&plain, "success", 1, 1, true),
             (&plain, "success", 4, 60, true),
@@ -108,18 +108,18 @@ mod tests {
             (&seen, "success", 0, 5, false),
             (&seen, "failed", 1, 5, true),
         ] {
-            let found = lag.is_over(&node(state, devices), after, 180);
-            assert_eq!(found, is_over, "{lag:?}: {state}, {devices} devices after {after} s");
+            let found = propagation.is_over(&node(state, devices), after, 180);
+            assert_eq!(found, is_over, "{propagation:?}: {state}, {devices} devices after {after} s");
         }
         assert!(plain.is_over(&node("success", 4), 4, 4), "the plugin has no longer than its time-out");
     }
 
     #[test]
     fn a_plugin_that_starts_with_the_former_labels_has_not_followed() {
-        let lag = Lag::begin(&node("success", 0), &PluginLabels::default(), 1000);
+        let propagation = Propagation::begin(&node("success", 0), &PluginLabels::default(), 1000);
         let expected = ExpectedAllocatable::Counts([("nvidia.com/gpu".to_owned(), 4)].into());
         for (devices, after, has_left) in [(4, 59, false), (1, 1, true), (4, 60, true)] {
-            let found = lag.has_left(&expected, &node("success", devices), after, 180);
+            let found = propagation.has_left(&expected, &node("success", devices), after, 180);
             assert_eq!(found, has_left, "{devices} devices after {after} s");
         }
     }

@@ -2,7 +2,7 @@
 //! the Node: so it outlives the leader, and one patch writes it together with the labels that it describes.
 
 use super::expected_allocatable::ExpectedAllocatable;
-use super::propagation::Lag;
+use super::propagation::Propagation;
 use super::state::Failure;
 use crate::nvidia_keys::{CONFIG, MIG_CONFIG};
 use serde::{Deserialize, Serialize};
@@ -87,8 +87,8 @@ pub struct NodeRecord {
     pub before: PluginLabels,
     /// Set if NVIDIA's programs may not have followed: after a rollback, or if the node advertised the expected devices
     /// before the change.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub lag: Option<Lag>,
+    #[serde(rename = "lag", default, skip_serializing_if = "Option::is_none")]
+    pub propagation: Option<Propagation>,
 }
 
 impl NodeRecord {
@@ -108,14 +108,16 @@ impl NodeRecord {
     /// Whether the node may advertise devices that will disappear. Then it must get no pod.
     #[must_use]
     pub fn is_changing(&self) -> bool {
-        self.is_applying() || self.lag.is_some()
+        self.is_applying() || self.propagation.is_some()
     }
 
     /// When its labels were written; `None` once that does not matter any longer.
     pub(super) fn since(&self) -> Option<u64> {
         match self.progress {
             Progress::Applying { since, .. } => Some(since),
-            Progress::Applied | Progress::RolledBack { .. } => self.lag.as_ref().map(|lag| lag.since),
+            Progress::Applied | Progress::RolledBack { .. } => {
+                self.propagation.as_ref().map(|propagation| propagation.since)
+            }
         }
     }
 
@@ -145,7 +147,7 @@ mod tests {
             set: PluginLabels { config: Some("a".to_owned()), mig: None },
             previous: PluginLabels::default(),
             before: PluginLabels::default(),
-            lag: None,
+            propagation: None,
         };
         insta::assert_snapshot!(record.to_json());
         let failed =
@@ -154,8 +156,10 @@ mod tests {
             let record = NodeRecord { progress, ..record.clone() };
             assert_eq!(NodeRecord::from_json(&record.to_json()).unwrap(), record);
         }
-        let lag = Lag { since: 7, shown: [("nvidia.com/gpu".to_owned(), 4)].into(), cuts: true };
-        let lagging = NodeRecord { progress: Progress::Applied, lag: Some(lag), ..record.clone() };
+        let propagation =
+            Propagation { since: 7, shown: [("nvidia.com/gpu".to_owned(), 4)].into(), cuts: true };
+        let lagging =
+            NodeRecord { progress: Progress::Applied, propagation: Some(propagation), ..record.clone() };
         assert_eq!(NodeRecord::from_json(&lagging.to_json()).unwrap(), lagging);
         assert!(lagging.is_changing() && !lagging.is_applying());
         let newer = record.to_json().replacen('{', r#"{"more":1,"#, 1);

@@ -3,7 +3,7 @@
 
 use super::expected_allocatable::shown;
 use super::node::{Around, NodeDecision, NodeWrite, SeenNode};
-use super::propagation::{self, Lag};
+use super::propagation::{self, Propagation};
 use super::record::{NodeRecord, PluginLabels, Progress};
 use super::state::{Failure, LayoutState};
 
@@ -15,8 +15,9 @@ pub(super) fn failed(node: &SeenNode, record: NodeRecord, why: Failure, around: 
     }
     let state = rolled_back(&record, why.clone());
     let set = record.previous.clone();
-    let lag = Some(Lag::begin(node, &set, around.now));
-    let record = NodeRecord { progress: Progress::RolledBack { why }, set: set.clone(), lag, ..record };
+    let propagation = Some(Propagation::begin(node, &set, around.now));
+    let record =
+        NodeRecord { progress: Progress::RolledBack { why }, set: set.clone(), propagation, ..record };
     NodeDecision::with(NodeWrite { labels: set, record: Some(record) }, Some(state))
 }
 
@@ -37,16 +38,16 @@ pub(super) fn removed(node: &SeenNode, record: NodeRecord, around: &Around<'_>) 
     }
     let state = removing(node, &record);
     let labels = record.before.clone();
-    let lag = Some(Lag::begin(node, &labels, around.now));
+    let propagation = Some(Propagation::begin(node, &labels, around.now));
     let (digest, progress, set) = (String::new(), Progress::Applied, labels.clone());
-    let record = NodeRecord { digest, progress, set, lag, ..record };
+    let record = NodeRecord { digest, progress, set, propagation, ..record };
     NodeDecision::with(NodeWrite { labels, record: Some(record) }, Some(state))
 }
 
 /// A node with its labels from before kerf: the record is removed once the plugin has followed.
 pub(super) fn left(node: &SeenNode, record: &NodeRecord, around: &Around<'_>) -> NodeDecision {
     let state = removing(node, record);
-    if record.lag.is_some() && !has_followed(node, record, around) {
+    if record.propagation.is_some() && !has_followed(node, record, around) {
         return NodeDecision::of(state);
     }
     NodeDecision::with(NodeWrite { labels: PluginLabels::of(&node.labels), record: None }, None)
@@ -60,18 +61,18 @@ fn removing(node: &SeenNode, record: &NodeRecord) -> LayoutState {
 /// not open the node, because the manager may continue its cut at any moment, also under pods.
 pub(super) fn stuck(node: &SeenNode, record: &NodeRecord, around: &Around<'_>) -> Option<LayoutState> {
     let seconds = around.timeout_seconds;
-    record.lag.as_ref()?;
+    record.propagation.as_ref()?;
     let state = propagation::stuck(node, around.age(record), seconds)?.to_owned();
     Some(LayoutState::MigManagerStuck { layout: record.layout.clone(), seconds, state })
 }
 
 pub(super) fn has_followed(node: &SeenNode, record: &NodeRecord, around: &Around<'_>) -> bool {
     let (age, timeout) = (around.age(record), around.timeout_seconds);
-    record.lag.as_ref().is_some_and(|lag| {
+    record.propagation.as_ref().is_some_and(|propagation| {
         if record.is_applying() {
-            lag.is_over(node, age, timeout)
+            propagation.is_over(node, age, timeout)
         } else {
-            lag.has_left(&record.expected, node, age, timeout)
+            propagation.has_left(&record.expected, node, age, timeout)
         }
     })
 }
@@ -79,9 +80,9 @@ pub(super) fn has_followed(node: &SeenNode, record: &NodeRecord, around: &Around
 /// Records that the MIG manager was seen at work. Once NVIDIA's programs have followed a rollback, it opens the node to
 /// pods, whatever layout is desired now.
 pub(super) fn followed(node: &SeenNode, record: NodeRecord, around: &Around<'_>) -> Option<NodeWrite> {
-    let lag = record.lag.as_ref()?;
+    let propagation = record.propagation.as_ref()?;
     let is_left = !record.is_applying() && has_followed(node, &record, around);
-    let next = if is_left { None } else { Some(lag.noticing(node)?) };
-    let record = NodeRecord { lag: next, ..record };
+    let next = if is_left { None } else { Some(propagation.noticing(node)?) };
+    let record = NodeRecord { propagation: next, ..record };
     Some(NodeWrite { labels: PluginLabels::of(&node.labels), record: Some(record) })
 }

@@ -1,6 +1,7 @@
 //! The states of a node's layout, each with one reason and one message for the Node's condition.
 
 use super::expected_allocatable::Unfit;
+use crate::contract::ConditionStatus;
 use crate::names::{NodeName, PodKey};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
@@ -307,29 +308,6 @@ pub enum LayoutState {
     Conflict(Conflict),
 }
 
-/// The status of a Node's condition.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Standing {
-    /// The layout is in force.
-    True,
-    /// The layout is not in force, and an admin has to act.
-    False,
-    /// The layout is on its way.
-    Unknown,
-}
-
-impl Standing {
-    /// The spelling in a Kubernetes condition.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::True => "True",
-            Self::False => "False",
-            Self::Unknown => "Unknown",
-        }
-    }
-}
-
 /// A condition as the Node's status carries it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Condition {
@@ -360,11 +338,11 @@ impl LayoutState {
         }
     }
 
-    /// The condition's status for this state.
+    /// The condition's status: `False` if an admin has to act, and `Unknown` while kerf applies or removes the layout.
     #[must_use]
-    pub fn standing(&self) -> Standing {
+    pub fn status(&self) -> ConditionStatus {
         match self {
-            Self::InForce { .. } => Standing::True,
+            Self::InForce { .. } => ConditionStatus::True,
             Self::Preparing { .. }
             | Self::WaitsForPods { .. }
             | Self::WaitsForStrategy { .. }
@@ -372,12 +350,12 @@ impl LayoutState {
             | Self::RemovalWaits { .. }
             | Self::UndoWaits { .. }
             | Self::Removing { .. }
-            | Self::Renaming { .. } => Standing::Unknown,
+            | Self::Renaming { .. } => ConditionStatus::Unknown,
             Self::Short { .. }
             | Self::RollbackWaits { .. }
             | Self::RolledBack { .. }
             | Self::MigManagerStuck { .. }
-            | Self::Conflict(_) => Standing::False,
+            | Self::Conflict(_) => ConditionStatus::False,
         }
     }
 
@@ -385,7 +363,7 @@ impl LayoutState {
     #[must_use]
     pub fn condition(&self) -> Condition {
         Condition {
-            status: self.standing().as_str().to_owned(),
+            status: self.status().as_str().to_owned(),
             reason: self.reason().to_owned(),
             message: self.to_string(),
         }

@@ -3,7 +3,7 @@ use crate::contract::RequestDocument;
 use crate::keys;
 use crate::kind::{IsolationClass, Kind};
 use crate::packing::{Cost, Refusal};
-use crate::plugin_layout::{ExpectedAllocatable, Lag, PluginLabels, Progress};
+use crate::plugin_layout::{ExpectedAllocatable, PluginLabels, Progress, Propagation};
 use crate::resource::ResourceName;
 use crate::testing::{request, request_sized, static_node};
 use crate::units::{ComputePercent, MemoryMib, SizeGb};
@@ -354,7 +354,7 @@ fn only_a_node_with_a_changing_layout_is_changing() {
         set: PluginLabels::default(),
         previous: PluginLabels::default(),
         before: PluginLabels::default(),
-        lag: None,
+        propagation: None,
     };
     let is_changing = |record: Option<&str>| {
         let one = [("nvidia.com/gpu", "1")];
@@ -362,8 +362,8 @@ fn only_a_node_with_a_changing_layout_is_changing() {
     };
     let applying = record(Progress::Applying { since: 7, mig_had_failed: false });
     assert!(is_changing(Some(&applying.to_json())));
-    let lag = Lag { since: 7, shown: BTreeMap::new(), cuts: false };
-    let lagging = NodeRecord { lag: Some(lag), ..record(Progress::Applied) };
+    let propagation = Propagation { since: 7, shown: BTreeMap::new(), cuts: false };
+    let lagging = NodeRecord { propagation: Some(propagation), ..record(Progress::Applied) };
     assert!(is_changing(Some(&lagging.to_json())), "the plugin has not followed");
     for other in [None, Some(&*record(Progress::Applied).to_json()), Some("{"), Some("")] {
         assert!(!is_changing(other), "{other:?}");

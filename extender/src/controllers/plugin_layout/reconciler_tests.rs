@@ -10,7 +10,8 @@ use http::Method;
 use kerf_core::nvidia_keys::CONFIG;
 use kerf_core::packing::Terms;
 use kerf_core::plugin_layout::{
-    ClusterPolicyWrite, ExpectedAllocatable, Lag, MigStrategy, OperatorSettings, PluginLabels, Progress,
+    ClusterPolicyWrite, ExpectedAllocatable, MigStrategy, OperatorSettings, PluginLabels, Progress,
+    Propagation,
 };
 use kerf_core::testing::static_node;
 use kerf_runtime::shutdown::CancellationToken;
@@ -66,7 +67,7 @@ fn record() -> NodeRecord {
         set: labels(Some("a")),
         previous: labels(None),
         before: labels(None),
-        lag: None,
+        propagation: None,
     }
 }
 
@@ -235,8 +236,9 @@ async fn a_leader_measures_the_age_of_another_leaders_record_by_its_own_clock() 
         let since = now().saturating_add_signed(ahead);
         let applying =
             NodeRecord { progress: Progress::Applying { since, mig_had_failed: false }, ..record() };
-        let lag = Lag { since, shown: [("nvidia.com/gpu".to_owned(), 4)].into(), cuts: false };
-        let lagging = NodeRecord { lag: Some(lag), ..record() };
+        let propagation =
+            Propagation { since, shown: [("nvidia.com/gpu".to_owned(), 4)].into(), cuts: false };
+        let lagging = NodeRecord { propagation: Some(propagation), ..record() };
         for (record, gpus, seconds) in [(applying, "1", 180), (lagging, "4", 60)] {
             let api = ApiStandIn::new();
             let mut reconciler = reconciler(&api);

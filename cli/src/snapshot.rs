@@ -322,10 +322,10 @@ fn moves(fleet: &mut Fleet, gpus: &[Gpu]) -> Vec<Move> {
 }
 
 fn helps(fleet: &mut Fleet, gpus: &[Gpu], class: ClassId) -> Option<Helps> {
-    let found = fleet.best_move(class, |_, _| true, |_, _| true)?;
+    let found = fleet.best_eviction(class, |_, _| true, |_, _| true)?;
     let gpu = gpus.iter().find(|gpu| gpu.fleet == found.gpu)?;
     let to = gpus.iter().find(|gpu| gpu.fleet == found.to)?;
-    let moved = fleet.instance(found.gpu, found.moved);
+    let moved = fleet.instance(found.gpu, found.victim);
     let (instance, pod) = gpu.taken.iter().find(|(instance, _)| *instance == moved)?;
     Some(Helps {
         gpu: gpu.name.clone(),

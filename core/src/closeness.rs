@@ -48,7 +48,7 @@ impl Closeness {
 
     /// Whether some pairs are closer than others.
     #[must_use]
-    pub fn tells_apart(&self) -> bool {
+    pub fn distinguishes_pairs(&self) -> bool {
         self.0.is_some()
     }
 

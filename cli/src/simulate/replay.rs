@@ -106,11 +106,14 @@ impl Replay {
         let (mut place, mut moved) = (self.fleet.best(class), None);
         if place.is_none() && self.may_move() {
             let running = &self.running;
-            let found =
-                self.fleet.best_move(class, |gpu, place| running.contains_key(&(gpu, place)), |_, _| true);
+            let found = self.fleet.best_eviction(
+                class,
+                |gpu, place| running.contains_key(&(gpu, place)),
+                |_, _| true,
+            );
             if let Some(found) = found {
                 moved =
-                    self.restart((found.gpu, found.moved), found.to, found.new, (found.gpu, found.choice));
+                    self.restart((found.gpu, found.victim), found.to, found.new, (found.gpu, found.choice));
                 place = Some((found.gpu, found.choice));
             }
         }

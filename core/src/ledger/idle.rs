@@ -6,7 +6,7 @@ use crate::contract::{GpuNodeSpec, GpuNodeStatus, GpuRule, MigPart, NodePolicy, 
 use crate::inventory::{GpuInventory, NodeInventory, is_idle};
 use crate::kind::Kind;
 use crate::names::{GpuUuid, SliceId};
-use crate::packing::{self, Fleet, Standing, warm};
+use crate::packing::{self, Fleet, LayoutDifference, warm};
 use std::collections::BTreeSet;
 
 /// Removes idle slices that the node's policy does not allow, so that their GPU can change its mode or kind. Reserved
@@ -39,7 +39,7 @@ fn strange(spec: &GpuNodeSpec, status: &GpuNodeStatus) -> BTreeSet<SliceId> {
         // While MIG mode is off, the MIG profiles of the GPU are unknown, and nothing exists that could be in the way.
         let is_off = gpu.rule.layout.kind() == Some(Kind::Mig) && gpu.table.is_empty();
         let layout = gpu.layout.as_ref().filter(|_| !is_off)?;
-        Some(Standing::of(gpu, layout).strange.into_iter().cloned().collect::<Vec<_>>())
+        Some(LayoutDifference::between(gpu, layout).strange.into_iter().cloned().collect::<Vec<_>>())
     };
     inventory.gpus.iter().filter_map(strange_slices).flatten().collect()
 }

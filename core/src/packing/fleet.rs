@@ -12,7 +12,7 @@ use std::borrow::Cow;
 const SCARCE_SLICE: u64 = 200_000;
 
 /// The number of ways of making room that are computed to the end, the cheapest ones first, because each searches the
-/// fleet for the moved instance's new place.
+/// fleet for the victim's new place.
 const WAYS_TRIED: usize = 24;
 
 /// The handle of a GPU in a fleet.
@@ -22,17 +22,17 @@ pub struct FleetGpu {
     gpu: u32,
 }
 
-/// A move that makes room: the instance at `moved` on `gpu` ends, a new one is placed at `new` on `to`, and then
+/// An eviction that makes room: the instance at `victim` on `gpu` ends, a new one is placed at `new` on `to`, and then
 /// `choice` is free on `gpu`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Move {
+pub struct Eviction {
     /// The GPU on which room is made.
     pub gpu: FleetGpu,
     /// The place that becomes free there.
-    pub moved: PlaceId,
-    /// The GPU to which the instance moves; it may be the same GPU.
+    pub victim: PlaceId,
+    /// The GPU for the victim's next instance; it may be the same GPU.
     pub to: FleetGpu,
-    /// The new place of the moved instance.
+    /// The place of the victim's next instance.
     pub new: Choice,
     /// The place of the request for which room is made.
     pub choice: Choice,
@@ -211,46 +211,46 @@ impl Fleet {
         Some((model.instance(choice.place), Choice { cost, ..choice }, destroyed))
     }
 
-    /// The one move that makes room for one more request of a class: an instance smaller than the request leaves its
-    /// place and gets another one. The request's cost after the move is minimal. `movable` returns whether a held place
-    /// may be moved, and `may_come` whether its instance may go to a GPU.
-    pub fn best_move(
+    /// The one eviction that makes room for one more request of a class at the lowest cost. The victim is an instance
+    /// smaller than the request, and gets another place. `is_evictable` returns whether a held place may be evicted,
+    /// and `may_come` whether its instance may go to a GPU.
+    pub fn best_eviction(
         &mut self,
         class: ClassId,
-        movable: impl Fn(FleetGpu, PlaceId) -> bool,
+        is_evictable: impl Fn(FleetGpu, PlaceId) -> bool,
         may_come: impl Fn((FleetGpu, PlaceId), FleetGpu) -> bool,
-    ) -> Option<Move> {
+    ) -> Option<Eviction> {
         let mut ways: Vec<(usize, Way)> = Vec::new();
         for (model, groups) in self.models.iter().enumerate() {
             let wanted = self.classes[class.0].orders[model].wanted();
-            let may = |gpu: u32, place| movable(FleetGpu { model, gpu }, place);
+            let may = |gpu: u32, place| is_evictable(FleetGpu { model, gpu }, place);
             ways.extend(groups.ways(wanted, may).into_iter().map(|way| (model, way)));
         }
         ways.sort_by_key(|(_, way)| way.cost);
-        let moves = ways.into_iter().take(WAYS_TRIED).filter_map(|(model, way)| {
-            let from = (FleetGpu { model, gpu: way.gpu }, way.moved);
+        let evictions = ways.into_iter().take(WAYS_TRIED).filter_map(|(model, way)| {
+            let from = (FleetGpu { model, gpu: way.gpu }, way.victim);
             self.try_way(model, &way, |to| may_come(from, to))
         });
-        moves.min_by_key(|(cost, _)| *cost).map(|(_, found)| found)
+        evictions.min_by_key(|(cost, _)| *cost).map(|(_, found)| found)
     }
 
-    /// The cost of a way together with the moved instance's new place. The fleet is unchanged afterwards.
+    /// The cost of a way together with the victim's new place. The fleet is unchanged afterwards.
     fn try_way(
         &mut self,
         model: usize,
         way: &Way,
         may_come: impl Fn(FleetGpu) -> bool,
-    ) -> Option<(Cost, Move)> {
+    ) -> Option<(Cost, Eviction)> {
         let gpu = FleetGpu { model, gpu: way.gpu };
         let before = self.cut(gpu)?;
-        let moved = self.instance(gpu, way.moved).profile;
-        let class = self.class(&ContainerRequest::exact(moved));
-        self.release(gpu, way.moved);
+        let profile = self.instance(gpu, way.victim).profile;
+        let class = self.class(&ContainerRequest::exact(profile));
+        self.release(gpu, way.victim);
         let choice = self.models[model].model.choice_at(self.cut(gpu)?, way.place);
         let found = choice.and_then(|choice| {
             self.take(gpu, choice);
             let (to, new) = self.best_among(class, may_come)?;
-            Some((way.cost + new.cost, Move { gpu, moved: way.moved, to, new, choice }))
+            Some((way.cost + new.cost, Eviction { gpu, victim: way.victim, to, new, choice }))
         });
         self.set(gpu, before);
         found

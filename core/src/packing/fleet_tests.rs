@@ -93,19 +93,19 @@ proptest! {
                 continue;
             }
             let before: Vec<_> = gpus.iter().map(|gpu| fleet.cut(*gpu)).collect();
-            let found = fleet.best_move(class, |_, _| true, |_, _| true);
+            let found = fleet.best_eviction(class, |_, _| true, |_, _| true);
             prop_assert_eq!(before, gpus.iter().map(|gpu| fleet.cut(*gpu)).collect::<Vec<_>>());
             let Some(found) = found else { continue };
-            let moved = fleet.instance(found.gpu, found.moved);
+            let moved = fleet.instance(found.gpu, found.victim);
             prop_assert!(moved.placement.size < fleet.instance(found.gpu, found.choice.place).placement.size);
             prop_assert_eq!(fleet.instance(found.to, found.new.place).profile, moved.profile);
-            fleet.release(found.gpu, found.moved);
+            fleet.release(found.gpu, found.victim);
             for (gpu, choice) in [(found.gpu, found.choice), (found.to, found.new)] {
                 let cut = fleet.cut(gpu).unwrap();
                 prop_assert!(fleet.models[gpu.model].model.choice_at(cut, choice.place).is_some(), "the place is free");
                 fleet.take(gpu, choice);
             }
-            running.retain(|(gpu, place)| (*gpu, *place) != (found.gpu, found.moved));
+            running.retain(|(gpu, place)| (*gpu, *place) != (found.gpu, found.victim));
             running.extend([(found.gpu, found.choice.place), (found.to, found.new.place)]);
         }
     }

@@ -51,8 +51,8 @@ fn mig_instances_of_a_fleet() {
             writeln!(life, "{name}: {at} on {of}, cost {}, without {gone:?}", choice.cost.0).unwrap();
             fleet.take(gpu, choice);
             running.push((gpu, choice.place));
-        } else if let Some(found) = fleet.best_move(class, |_, _| true, |_, _| true) {
-            let moved = fleet.instance(found.gpu, found.moved);
+        } else if let Some(found) = fleet.best_eviction(class, |_, _| true, |_, _| true) {
+            let moved = fleet.instance(found.gpu, found.victim);
             let (from, to) = (index(found.gpu), index(found.to));
             let new = fleet.instance(found.to, found.new.place).placement;
             writeln!(

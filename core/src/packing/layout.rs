@@ -15,7 +15,8 @@ use crate::resource::ResourceName;
 use crate::units::MemoryMib;
 use std::collections::BTreeSet;
 
-/// A slice of a fixed layout cannot serve in another form, so it costs less than any place that could be cut otherwise.
+/// A slice of a fixed layout cannot become another slice, so it costs less than any place that kerf could cut
+/// differently.
 const FIXED: i64 = -300_000;
 
 /// The cost of each compute slice, because one more than a request needs is lost to others.
@@ -25,7 +26,7 @@ const COMPUTE_SLICE: i64 = 1_000;
 const CUT: i64 = 100;
 
 /// The slices of a GPU compared with its layout.
-pub(crate) struct Standing<'g> {
+pub(crate) struct LayoutDifference<'g> {
     /// Slices of the layout that do not exist, in the layout's order.
     pub(crate) missing: Vec<Shape>,
     /// Slices of the layout that are idle.
@@ -36,31 +37,31 @@ pub(crate) struct Standing<'g> {
     stays: Vec<Shape>,
 }
 
-impl<'g> Standing<'g> {
+impl<'g> LayoutDifference<'g> {
     /// Compares a GPU's slices with its layout.
-    pub(crate) fn of(gpu: &'g GpuInventory, layout: &[Shape]) -> Self {
-        let mut standing = Self {
+    pub(crate) fn between(gpu: &'g GpuInventory, layout: &[Shape]) -> Self {
+        let mut difference = Self {
             missing: layout.to_vec(),
             idle: Vec::new(),
             strange: Vec::new(),
             stays: gpu.taken().collect(),
         };
         for shape in gpu.taken() {
-            standing.find(shape);
+            difference.take_missing(shape);
         }
         for (id, shape) in gpu.idle() {
-            if standing.find(shape) {
-                standing.idle.push((id, shape));
-                standing.stays.push(shape);
+            if difference.take_missing(shape) {
+                difference.idle.push((id, shape));
+                difference.stays.push(shape);
             } else {
-                standing.strange.push(id);
+                difference.strange.push(id);
             }
         }
-        standing
+        difference
     }
 
-    /// Removes a slice from the missing ones, if it is there.
-    fn find(&mut self, shape: Shape) -> bool {
+    /// Removes a slice from the missing ones. Returns false if it is not among them.
+    fn take_missing(&mut self, shape: Shape) -> bool {
         let found = self.missing.iter().position(|missing| *missing == shape);
         found.map(|index| self.missing.remove(index)).is_some()
     }
@@ -88,11 +89,11 @@ impl<'g> Standing<'g> {
 /// The missing slices of the GPU's layout for which there is room once all other idle slices are destroyed.
 pub(crate) fn missing(gpu: &GpuInventory) -> Vec<Shape> {
     let Some(layout) = &gpu.layout else { return Vec::new() };
-    let mut standing = Standing::of(gpu, layout);
+    let mut difference = LayoutDifference::between(gpu, layout);
     let mut new = Vec::new();
-    for shape in std::mem::take(&mut standing.missing) {
-        if gpu.kinds.contains(&shape.kind()) && standing.has_room(gpu, shape) {
-            standing.stays.push(shape);
+    for shape in std::mem::take(&mut difference.missing) {
+        if gpu.kinds.contains(&shape.kind()) && difference.has_room(gpu, shape) {
+            difference.stays.push(shape);
             new.push(shape);
         }
     }
@@ -105,12 +106,12 @@ pub(super) fn candidate(
     layout: &[Shape],
     request: &ContainerRequest,
 ) -> Option<Candidate> {
-    let standing = Standing::of(gpu, layout);
+    let difference = LayoutDifference::between(gpu, layout);
     let serves = |shape: &Shape| serves(gpu, *shape, request);
-    let idle = standing.idle.iter().filter(|(_, shape)| serves(shape));
+    let idle = difference.idle.iter().filter(|(_, shape)| serves(shape));
     let idle = idle.map(|(id, shape)| (cost(gpu, *shape), *shape, Source::Idle((*id).clone())));
-    let cut = standing.missing.iter().filter(|shape| serves(shape) && standing.has_room(gpu, **shape));
-    let gone = || Source::Cut(standing.strange.iter().map(|id| (*id).clone()).collect());
+    let cut = difference.missing.iter().filter(|shape| serves(shape) && difference.has_room(gpu, **shape));
+    let gone = || Source::Cut(difference.strange.iter().map(|id| (*id).clone()).collect());
     let cut = cut.map(|shape| (cost(gpu, *shape) + Cost(CUT), *shape, gone()));
     let (cost, shape, source) = idle.chain(cut).min_by_key(|(cost, shape, _)| (*cost, *shape))?;
     Some(Candidate { shape, source, cost })
@@ -136,7 +137,7 @@ fn serves(gpu: &GpuInventory, shape: Shape, request: &ContainerRequest) -> bool 
     is_meant && suffices(gpu, shape, request)
 }
 
-/// Time slices with the fewest neighbours come first; among fenced slices those with the least sufficient compute.
+/// Time slices with the fewest neighbours come first. Among MIG slices, those with the least sufficient compute do.
 fn cost(gpu: &GpuInventory, shape: Shape) -> Cost {
     match shape {
         Shape::Mig { profile, .. } => Cost(FIXED + COMPUTE_SLICE * i64::from(profile.compute())),

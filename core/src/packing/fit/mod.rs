@@ -237,7 +237,7 @@ impl Placing<'_> {
     fn choose_closest(&mut self, holding: &ContainerRequest, holdings: &[ContainerRequest]) {
         let name = holding.resource;
         let apart = is_whole(holding) || self.spread(name) == Spread::DistinctGpus;
-        if !apart || !self.node.closeness.tells_apart() || self.together.contains_key(&name) {
+        if !apart || !self.node.closeness.distinguishes_pairs() || self.together.contains_key(&name) {
             return;
         }
         let of_name = holdings.iter().filter(|other| other.resource == name);

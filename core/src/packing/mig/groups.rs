@@ -21,11 +21,11 @@ struct Group {
     gpus: BTreeSet<u32>,
 }
 
-/// A way of making room: `moved` leaves the GPU, and `place` is taken there.
+/// A way of making room: `victim` leaves the GPU, and `place` is taken there.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Way {
     pub(crate) gpu: u32,
-    pub(crate) moved: PlaceId,
+    pub(crate) victim: PlaceId,
     pub(crate) place: PlaceId,
     pub(crate) cost: Cost,
 }
@@ -122,20 +122,21 @@ impl Groups {
     }
 
     /// The ways in which a smaller instance makes room for one of the places when it leaves. There is one GPU for each
-    /// kind of cut, and the cost is without the new place of the moved instance.
-    pub(crate) fn ways(&self, wanted: &[PlaceId], movable: impl Fn(u32, PlaceId) -> bool) -> Vec<Way> {
+    /// kind of cut, and the cost is without the new place of the victim.
+    pub(crate) fn ways(&self, wanted: &[PlaceId], is_evictable: impl Fn(u32, PlaceId) -> bool) -> Vec<Way> {
         let mut ways = Vec::new();
         for group in self.live.iter().flat_map(|state| &self.by_state[state.index()]) {
             let before = self.model.state(group.cut);
-            for (moved, place) in self.model.openings(group.cut.held, wanted) {
-                let Some(gpu) = group.gpus.iter().copied().take(EXAMINED).find(|gpu| movable(*gpu, moved))
+            for (victim, place) in self.model.openings(group.cut.held, wanted) {
+                let Some(gpu) =
+                    group.gpus.iter().copied().take(EXAMINED).find(|gpu| is_evictable(*gpu, victim))
                 else {
                     continue;
                 };
-                let held = group.cut.held.without(moved.into()).with(place);
+                let held = group.cut.held.without(victim.into()).with(place);
                 let after = self.model.state(Cut { held, ..group.cut });
                 let cost = Cost(self.model.prices.value(before).0 - self.model.prices.value(after).0);
-                ways.push(Way { gpu, moved, place, cost });
+                ways.push(Way { gpu, victim, place, cost });
             }
         }
         ways

@@ -206,8 +206,8 @@ impl ManagedNodes {
         let class = fleet.class(request);
         let may_leave = |gpu, place| may_leave((gpu, place)) && open.contains_key(&gpu);
         let may_come = |from, to| open.get(&to).is_some_and(|(name, node)| may_come(from, name, node));
-        let found = fleet.best_move(class, may_leave, may_come)?;
-        Some((found.gpu, found.moved))
+        let found = fleet.best_eviction(class, may_leave, may_come)?;
+        Some((found.gpu, found.victim))
     }
 
     /// Updates the demand that the prices of shares are based on: a pod asks for this slice.

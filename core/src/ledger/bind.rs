@@ -37,7 +37,7 @@ enum Stage {
         sent: Moment,
     },
     /// The Binding is on its way.
-    Posting,
+    Binding,
     Ended,
 }
 
@@ -165,7 +165,7 @@ impl BindProgress {
         if let Input::Shown(slices) = input {
             self.shown = Shown::of(slices, &self.owner.uid);
         }
-        if let Stage::Posting = self.stage {
+        if let Stage::Binding = self.stage {
             return if let Input::Posted(posted) = input { self.posted(*posted, now, lease) } else { vec![] };
         }
         if let Stage::Ended = self.stage {
@@ -194,7 +194,7 @@ impl BindProgress {
                 let last = *last;
                 self.cutting(last, now)
             }
-            Stage::Reserving { .. } | Stage::Marking { .. } | Stage::Posting | Stage::Ended => Vec::new(),
+            Stage::Reserving { .. } | Stage::Marking { .. } | Stage::Binding | Stage::Ended => Vec::new(),
         }
     }
 
@@ -216,7 +216,7 @@ impl BindProgress {
                 if now >= (*last).min(*sent + self.limits.send) {
                     return self.end(BindFailure::Expiring);
                 }
-                self.stage = Stage::Posting;
+                self.stage = Stage::Binding;
                 vec![Action::Post { attempt: self.attempt }]
             }
             (Stage::Marking { last, .. }, Err(Rejection::NotReady)) => {
@@ -226,7 +226,7 @@ impl BindProgress {
             (Stage::Reserving { .. } | Stage::Marking { .. }, Err(rejection)) => {
                 self.end(BindFailure::Rejected(rejection.clone()))
             }
-            (Stage::New(_) | Stage::Cutting { .. } | Stage::Posting | Stage::Ended, _) => Vec::new(),
+            (Stage::New(_) | Stage::Cutting { .. } | Stage::Binding | Stage::Ended, _) => Vec::new(),
         }
     }
 
@@ -260,7 +260,7 @@ impl BindProgress {
                 self.end(BindFailure::NoAnswer)
             }
             Stage::Cutting { .. } => self.end(BindFailure::NotReady),
-            Stage::Posting | Stage::Ended => Vec::new(),
+            Stage::Binding | Stage::Ended => Vec::new(),
         }
     }
 

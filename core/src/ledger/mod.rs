@@ -17,7 +17,7 @@ pub use accept::accept;
 pub use bind::{Action, BindFailure, BindProgress, Input, PodSlices, Posted};
 pub use change::{Change, NodeState, SliceKey, desired, difference};
 pub use idle::{drop_disallowed, keep_warm};
-pub use node::{BoundPod, Due, Found, Kept, Ledger, Saved, Seen, Upkeep};
+pub use node::{BoundPod, Due, Found, Ledger, Reserved, Saved, Seen, Upkeep};
 pub use order::{Answer, Done, Limits, Moment, Order, OrderKind, Owner, Proposal, Rejection};
 
 use crate::contract::{

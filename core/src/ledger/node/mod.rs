@@ -10,7 +10,7 @@
 //! ```
 //!
 //! The ledger has no clock and no disk. The caller passes the time, and must write [`Ledger::saved`] to disk before it
-//! answers an order that [adds](Kept::Added) a reservation.
+//! answers an order that [adds](Reserved::Added) a reservation.
 
 mod upkeep;
 
@@ -115,7 +115,7 @@ pub struct Seen<'a> {
 
 /// The effect of an accepted [`OrderKind::Reserve`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kept {
+pub enum Reserved {
     /// The reservation is new. It must be on disk before the order is answered.
     Added,
     /// The pod had a reservation already; its lifetime starts again.
@@ -238,17 +238,17 @@ impl Ledger {
         proposal: &Proposal,
         seen: Seen<'_>,
         now: Moment,
-    ) -> Result<Kept, Rejection> {
+    ) -> Result<Reserved, Rejection> {
         self.obey(epoch)?;
         let Owner { uid, key } = &proposal.owner;
         if let Some(entry) = self.entries.get_mut(uid) {
             entry.renewed = now;
-            return Ok(Kept::Renewed);
+            return Ok(Reserved::Renewed);
         }
         open(seen)?;
         self.desired = accept(&self.desired, proposal, epoch, seen.observed, seen.status)?;
         self.entries.insert(uid.clone(), Entry::new(key.clone(), now, Vec::new()));
-        Ok(Kept::Added)
+        Ok(Reserved::Added)
     }
 
     /// Records that the leader is about to send a Binding of the pod. Until its result is known, the reservation ends

@@ -160,7 +160,7 @@ fn dialect_limits(pod: &Pod) -> impl Iterator<Item = String> {
 }
 
 fn decision(document: &RequestDocument) -> Vec<String> {
-    let RequestDocument { isolation, containers, gpus, moves_nobody, chosen, .. } = document;
+    let RequestDocument { isolation, containers, gpus, never_evicts, chosen, .. } = document;
     let mut lines = Vec::new();
     match chosen {
         None => lines.push(format!("Created. The webhook chose, with isolation {isolation}:")),
@@ -185,7 +185,7 @@ fn decision(document: &RequestDocument) -> Vec<String> {
     ];
     let listed = listed.into_iter().filter(|(_, names)| !names.is_empty());
     lines.extend(listed.map(|(what, names)| format!("  {what} {names}")));
-    if *moves_nobody {
+    if *never_evicts {
         lines.push("  no pod is moved to make room for it".to_owned());
     }
     lines

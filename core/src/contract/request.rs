@@ -30,8 +30,8 @@ pub struct RequestDocument {
     #[serde(default, skip_serializing_if = "GpuSelection::is_all")]
     pub gpus: GpuSelection,
     /// Whether no movable pod may be evicted for this one. Absent for most pods.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub moves_nobody: bool,
+    #[serde(rename = "movesNobody", default, skip_serializing_if = "std::ops::Not::not")]
+    pub never_evicts: bool,
     /// Whether static nodes can serve the pod, now or later.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub static_nodes: bool,
@@ -221,7 +221,7 @@ impl RequestDocument {
             isolation,
             containers,
             gpus: GpuSelection::default(),
-            moves_nobody: false,
+            never_evicts: false,
             static_nodes: false,
             nodes: BTreeMap::new(),
             asked: None,

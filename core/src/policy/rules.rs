@@ -24,7 +24,7 @@ pub struct SizeRule {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum NodeNameRule {
-    /// It is refused.
+    /// The pod is refused.
     #[default]
     Refuse,
     /// The name becomes required node affinity, and the pod is scheduled like any other.
@@ -88,7 +88,8 @@ pub struct WaitingRule {
 #[serde(rename_all = "kebab-case")]
 pub enum WaitedLong {
     /// They wrote an Event.
-    Tell,
+    #[serde(rename = "tell")]
+    Event,
     /// They deleted the pod, so that its controller's next pod was chosen for anew.
     Recreate,
 }

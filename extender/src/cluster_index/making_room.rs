@@ -46,7 +46,7 @@ impl RoomMaker<'_> {
             None => now + TIMEOUT,
         };
         self.evictions.forget(&pod.uid);
-        if ask.document.moves_nobody || self.evictions.are_forbidden() {
+        if ask.document.never_evicts || self.evictions.are_forbidden() {
             return;
         }
         let Some((request, plan)) = single_instance(ask) else { return };

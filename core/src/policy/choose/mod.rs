@@ -115,7 +115,7 @@ fn choose_on(policy: &Policy, supply: &Supply, ask: &PodAsk) -> Result<(Choice, 
     };
     let document = RequestDocument {
         gpus,
-        moves_nobody: !policy.spec().preemption.moves_others,
+        never_evicts: !policy.spec().preemption.moves_others,
         kinds_by_model,
         chosen: Some(chosen),
         ..RequestDocument::of(class, containers)

@@ -292,7 +292,7 @@ fn the_document_says_whether_pods_may_be_moved() {
     let still = policy_with(&json!({"preemption": {"movesOthers": false}}));
     let of =
         |policy: &Policy| choose(policy, &supply(&[]), &ask(Want::Size(SizeGb(10)), None)).unwrap().document;
-    assert!(of(&still).moves_nobody && !of(&policy()).moves_nobody);
+    assert!(of(&still).never_evicts && !of(&policy()).never_evicts);
 }
 
 fn want() -> impl Strategy<Value = Want> {

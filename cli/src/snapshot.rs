@@ -239,7 +239,7 @@ fn node(index: usize, object: &GpuNode) -> Result<Node, SnapshotError> {
 }
 
 fn gpus_of(node: &Node, fleet: &mut Fleet) -> Vec<Gpu> {
-    let inventory = NodeInventory::of(&node.spec, &node.status);
+    let inventory = NodeInventory::from_spec(&node.spec, &node.status);
     let gpu = |gpu: &kerf_core::inventory::GpuInventory| {
         let fleet = gpu.join(fleet, None)?;
         let index = node.status.gpus.iter().find(|g| g.uuid == gpu.uuid).map_or(0, |g| g.index);

@@ -35,7 +35,7 @@ struct Scores {
 impl Closeness {
     /// The closeness of a node's GPUs. They are numbered in the order of this list.
     #[must_use]
-    pub fn of(gpus: &[GpuStatus]) -> Self {
+    pub fn from_gpus(gpus: &[GpuStatus]) -> Self {
         let mut others = (0..gpus.len()).flat_map(|one| (0..one).map(move |other| (one, other)));
         let alike =
             |(one, other): (usize, usize)| score(&gpus[one], &gpus[other]) == score(&gpus[0], &gpus[1]);
@@ -93,7 +93,7 @@ impl Scores {
         self.pairs.get(one * self.gpus.len() + other).copied().unwrap_or(0)
     }
 
-    fn to(&self, gpu: usize, others: &[usize]) -> u32 {
+    fn sum_to(&self, gpu: usize, others: &[usize]) -> u32 {
         others.iter().map(|other| self.pair(gpu, *other)).sum()
     }
 }
@@ -108,9 +108,9 @@ struct Choice<'a> {
 impl Choice<'_> {
     /// The value of a set: the score of its pairs, and then the score of the links that it cuts.
     fn value(&self, set: &[usize]) -> (u32, Reverse<u32>) {
-        let within: u32 = set.iter().map(|gpu| self.scores.to(*gpu, set)).sum::<u32>() / 2;
-        let all: u32 = set.iter().map(|gpu| self.scores.to(*gpu, self.candidates)).sum();
-        let taken: u32 = set.iter().map(|gpu| self.scores.to(*gpu, self.taken)).sum();
+        let within: u32 = set.iter().map(|gpu| self.scores.sum_to(*gpu, set)).sum::<u32>() / 2;
+        let all: u32 = set.iter().map(|gpu| self.scores.sum_to(*gpu, self.candidates)).sum();
+        let taken: u32 = set.iter().map(|gpu| self.scores.sum_to(*gpu, self.taken)).sum();
         (within + taken, Reverse(all - 2 * within))
     }
 

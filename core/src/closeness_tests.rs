@@ -12,7 +12,7 @@ fn linked(count: usize, nvlinks: impl Fn(u32, u32) -> u32) -> Closeness {
         let peer = |index| Peer { index, nvlinks: nvlinks(gpu.index, index), pcie: None };
         gpu.peers = more.map(peer).collect();
     }
-    Closeness::of(&gpus)
+    Closeness::from_gpus(&gpus)
 }
 
 /// Islands of four GPUs with twelve links between each pair.
@@ -107,7 +107,7 @@ fn the_pci_bus_and_the_numa_node_count_without_nvlinks() {
     for (gpu, node) in gpus.iter_mut().zip([0, 1, 0, 1, 1, 1]) {
         gpu.numa_node = Some(node);
     }
-    assert_eq!(Closeness::of(&gpus).closest(&[], &[0, 1, 2, 3], 2), [0, 2], "one NUMA node");
+    assert_eq!(Closeness::from_gpus(&gpus).closest(&[], &[0, 1, 2, 3], 2), [0, 2], "one NUMA node");
     for (one, index, pcie) in [
         (1, 3, PcieAncestor::HostBridge),
         (1, 4, PcieAncestor::MultipleSwitches),
@@ -115,7 +115,7 @@ fn the_pci_bus_and_the_numa_node_count_without_nvlinks() {
     ] {
         gpus[one].peers.push(Peer { index, nvlinks: 0, pcie: Some(pcie) });
     }
-    let closeness = Closeness::of(&gpus);
+    let closeness = Closeness::from_gpus(&gpus);
     assert_eq!(closeness.closest(&[], &[0, 1, 2, 3], 2), [1, 3]);
     assert_eq!(closeness.closest(&[], &[0, 1, 2, 3, 4], 2), [1, 4]);
     assert_eq!(closeness.closest(&[], &[0, 1, 2, 3, 4, 5], 2), [4, 5]);
@@ -123,7 +123,7 @@ fn the_pci_bus_and_the_numa_node_count_without_nvlinks() {
 
 #[test]
 fn equal_pairs_are_taken_in_order() {
-    for alike in [linked(8, |_, _| 18), linked(1, |_, _| 0), linked(2, |_, _| 4), Closeness::of(&[])] {
+    for alike in [linked(8, |_, _| 18), linked(1, |_, _| 0), linked(2, |_, _| 4), Closeness::from_gpus(&[])] {
         assert!(!alike.distinguishes_pairs());
         assert_eq!(alike.closest(&[], &[3, 1, 2], 2), [3, 1]);
     }

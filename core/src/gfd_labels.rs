@@ -209,7 +209,7 @@ fn set(labels: &mut GfdLabels, name: &str, value: impl Display) {
 
 fn label_gpus(labels: &mut GfdLabels, shown: &LabelledGpu, gpus: &[LabelledGpu]) {
     let same: Vec<_> = gpus.iter().filter(|gpu| gpu.product == shown.product).collect();
-    let sharing = Sharing::of(same.iter().copied().filter(|gpu| !gpu.mig_on));
+    let sharing = Sharing::from_gpus(same.iter().copied().filter(|gpu| !gpu.mig_on));
     let product = sanitised(&shown.product);
     set(labels, "gpu.product", if sharing.only { format!("{product}-SHARED") } else { product });
     set(labels, "gpu.count", same.len());
@@ -237,7 +237,7 @@ struct Sharing {
 }
 
 impl Sharing {
-    fn of<'g>(gpus: impl Iterator<Item = &'g LabelledGpu>) -> Self {
+    fn from_gpus<'g>(gpus: impl Iterator<Item = &'g LabelledGpu>) -> Self {
         let gpus: Vec<_> = gpus.collect();
         // GFD writes 1 for unshared GPUs, and 0 if no GPU can be used as a whole.
         let none = Self { only: false, replicas: u32::from(!gpus.is_empty()), strategy: None };

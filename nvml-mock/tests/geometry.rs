@@ -237,7 +237,7 @@ proptest! {
             };
             if done {
                 let there = gpu.instances(&table);
-                let geometry = Geometry::of(&table, there.iter().copied());
+                let geometry = Geometry::from_instances(&table, there.iter().copied());
                 prop_assert_eq!(geometry.map(|g| g.instances().to_vec()), Ok(there));
             }
         }
@@ -252,7 +252,7 @@ proptest! {
         for profile in profiles {
             let entry = profile.get(table.entries());
             let there = gpu.instances(&table);
-            let geometry = Geometry::of(&table, there).unwrap();
+            let geometry = Geometry::from_instances(&table, there).unwrap();
             let room = entry.starts.iter().any(|start| geometry.has_room(entry, *start));
             prop_assert_eq!(gpu.create(entry, None).is_ok(), room, "{}", entry.profile);
         }

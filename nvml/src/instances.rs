@@ -151,7 +151,7 @@ fn classify(of: Profile, profiles: &CiProfiles, mut found: Vec<Found>) -> Comput
     {
         return Compute::Full { ci: one.ci, device: one.device.clone() };
     }
-    let is_legal = ComputeGeometry::with(of, found.iter().map(|one| one.place)).is_ok();
+    let is_legal = ComputeGeometry::from_instances(of, found.iter().map(|one| one.place)).is_ok();
     if !is_legal || !found.iter().all(|one| profiles.is_plain(one.profile)) {
         return Compute::Foreign;
     }

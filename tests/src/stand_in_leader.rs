@@ -188,7 +188,7 @@ impl StandInLeader {
         };
         let Reservation { container, resource, alone, .. } = reservation.clone();
         let place = Placed { container, resource, alone, gpu: slice.gpu.clone(), shape: slice.shape, source };
-        let owner = Owner::of(&reservation);
+        let owner = Owner::from_reservation(&reservation);
         let uid = owner.uid.clone();
         let proposal = Proposal { owner, places: vec![place] };
         if let Err(rejection) = self.order(OrderKind::Reserve(proposal)).await? {

@@ -116,7 +116,7 @@ async fn nothing_left(cluster: &Cluster) -> anyhow::Result<()> {
     wait(TIMEOUT, "the slices to be given back", async || {
         let object = cluster.gpu_node("b").await?;
         let inventory =
-            NodeInventory::of(&object.read_desired()?, &object.read_status()?.unwrap_or_default());
+            NodeInventory::from_spec(&object.read_desired()?, &object.read_status()?.unwrap_or_default());
         Ok(inventory.gpus.iter().all(|gpu| gpu.taken().next().is_none()))
     })
     .await

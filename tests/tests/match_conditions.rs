@@ -28,7 +28,7 @@ fn made(yaml: &str) -> (String, Vec<String>) {
 }
 
 fn expression(dialects: &[Dialect]) -> String {
-    MatchCondition::of(&dialects.iter().copied().collect::<BTreeSet<_>>()).expression()
+    MatchCondition::for_dialects(&dialects.iter().copied().collect::<BTreeSet<_>>()).expression()
 }
 
 /// A `GpuPolicy`, with its dialects as JSON; null for none given.

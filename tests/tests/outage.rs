@@ -21,7 +21,7 @@ const TIMEOUT: Duration = Duration::from_secs(30);
 const RESTORE_LIMIT: Duration = Duration::from_secs(5);
 
 fn condition(dialects: &[Dialect]) -> MatchCondition {
-    MatchCondition::of(&dialects.iter().copied().collect::<BTreeSet<_>>())
+    MatchCondition::for_dialects(&dialects.iter().copied().collect::<BTreeSet<_>>())
 }
 
 /// Whether the API server sent the pod to the webhook, which does not answer.

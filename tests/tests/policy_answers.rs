@@ -186,7 +186,7 @@ fn on_the_manifests_of_the_documentation() -> anyhow::Result<()> {
     let file = tempfile::NamedTempFile::new()?;
     std::fs::write(file.path(), json!({"kind": "List", "items": nodes}).to_string())?;
     let (cases, policies) = (cases(&folder)?, folder.join("policy.yaml"));
-    let with_gpus = compare(&cases, &policies, &Supply::of(&statuses), Some(file.path()))?;
+    let with_gpus = compare(&cases, &policies, &Supply::from_statuses(&statuses), Some(file.path()))?;
     let without = compare(&cases, &policies, &Supply::default(), None)?;
     ensure!(with_gpus.1 > 15 && without.1 > 15, "{with_gpus:?} {without:?}");
     Ok(())

@@ -41,7 +41,7 @@ pub async fn run(args: &Args) -> anyhow::Result<()> {
     // The match condition of the shipped policy, and that of policies without dialects.
     let default =
         MatchCondition::parse(&kerf_tests::admission::match_condition(&scene.plane().client()).await?);
-    let narrow = MatchCondition::of(&[].into());
+    let narrow = MatchCondition::for_dialects(&[].into());
     let mut samples = Vec::new();
     for (policy, condition) in
         [("default", default.unwrap_or_else(MatchCondition::widest)), ("no dialects", narrow)]
@@ -65,7 +65,7 @@ pub async fn run(args: &Args) -> anyhow::Result<()> {
     }
     let api: Api<MutatingWebhookConfiguration> = Api::all(scene.plane().client());
     api.delete("kerf", &DeleteParams::default()).await?;
-    let pods = pods(&MatchCondition::of(&[].into()))?;
+    let pods = pods(&MatchCondition::for_dialects(&[].into()))?;
     // Only errors of the webhook count, because the guard still denies pods that ask kerf, with another error.
     let free = async || {
         let samples = scene.load(20).run_for(&asking(), false, Duration::from_millis(50)).await;

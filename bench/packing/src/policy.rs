@@ -34,7 +34,7 @@ const BAR: f64 = 50.0;
 pub fn run(args: &Args) -> anyhow::Result<()> {
     let pod = pod();
     let facts = serde_json::from_value::<PodView>(pod.clone())?.facts(NAMESPACE, &[]);
-    let supply = Supply::of(&[node_status(&["H100-80GB"; 8]), node_status(&["T4-16GB"; 4])]);
+    let supply = Supply::from_statuses(&[node_status(&["H100-80GB"; 8]), node_status(&["T4-16GB"; 4])]);
     let last = format!("p{}", args.rules - 1);
     let mut bars = Vec::new();
     for apart in [Apart::Labels, Apart::Beginnings] {

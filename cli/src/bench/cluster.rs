@@ -84,7 +84,7 @@ impl Cluster {
         let mut waited = false;
         loop {
             let nodes = self.nodes().await?;
-            let gpus = nodes.iter().flat_map(|node| NodeInventory::of(&node.spec, &node.status).gpus);
+            let gpus = nodes.iter().flat_map(|node| NodeInventory::from_spec(&node.spec, &node.status).gpus);
             let taken = gpus.filter(|gpu| gpu.uuid.as_str() == uuid).any(|gpu| gpu.taken().next().is_some());
             if !taken {
                 // A GPU that was free at once needs no pause, because the webhook has seen it by now.

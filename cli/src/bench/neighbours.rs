@@ -96,7 +96,7 @@ fn named_profile(name: &str, target: &Target) -> anyhow::Result<Asked> {
     let gpu = &target.gpu;
     let (whole, part) = match (name.parse::<Profile>(), name.parse::<ComputeProfile>()) {
         (Ok(whole), _) => (whole, false),
-        (_, Ok(part)) => (part.of(), true),
+        (_, Ok(part)) => (part.gpu_profile(), true),
         _ => bail!("--profiles {name}: it is no MIG profile; write it like 1g.10gb, or 1c.3g.40gb"),
     };
     if gpu.table.entry(whole).is_none() {
@@ -133,7 +133,7 @@ impl Pair<'_> {
         rows: &mut String,
     ) -> Result<Neighbour, TrialError> {
         let size = asked.name.parse().map(Profile::size);
-        let size = size.or_else(|_| asked.name.parse().map(|part: ComputeProfile| part.of().size()));
+        let size = size.or_else(|_| asked.name.parse().map(|part: ComputeProfile| part.gpu_profile().size()));
         let size = size.map_err(anyhow::Error::msg)?;
         let target = self.target.clone();
         let planned = Planned { technology: Technology::Mig, copies: 1, threads: None, size, target };

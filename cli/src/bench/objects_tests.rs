@@ -8,7 +8,7 @@ use kerf_core::units::{ComputePercent, SizeGb};
 
 fn planned(technology: Technology, threads: Option<u8>) -> Planned {
     let status = node_status(&["L4-24GB"]);
-    let gpu = NodeInventory::of(&GpuNodeSpec::default(), &status).gpus.remove(0);
+    let gpu = NodeInventory::from_spec(&GpuNodeSpec::default(), &status).gpus.remove(0);
     let target = Target { node: "n".to_owned(), gpu };
     Planned {
         technology,

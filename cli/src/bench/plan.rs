@@ -67,7 +67,7 @@ pub fn free(nodes: &[Node], named: Option<&str>) -> Result<Vec<Target>, PlanErro
     let (mut free, mut used, mut all) = (Vec::new(), Vec::new(), Vec::new());
     for node in &served {
         for (gpu, status) in
-            NodeInventory::of(&node.spec, &node.status).gpus.into_iter().zip(&node.status.gpus)
+            NodeInventory::from_spec(&node.spec, &node.status).gpus.into_iter().zip(&node.status.gpus)
         {
             let uuid = gpu.uuid.to_string();
             all.push(uuid.clone());
@@ -177,7 +177,7 @@ fn point(wanted: Wanted, technology: Technology, copies: u32, target: &Target) -
         return Ok(point(size, None));
     }
     let memory = match technology.kind() {
-        Kind::Mps => gpu.rule.mps.memory_percent.of(gpu.for_shares()),
+        Kind::Mps => gpu.rule.mps.memory_percent.limit_for(gpu.for_shares()),
         _ => gpu.for_shares(),
     };
     let room = memory.0 / size.share_memory().0.max(1);

@@ -55,7 +55,7 @@ impl Nodes {
                 if status.is_ready() { Ok((spec, status)) } else { Err(Refusal::AgentNotReady) }
             });
             let managed = ready.map(|(spec, status)| {
-                let inventory = NodeInventory::of(&spec, &status);
+                let inventory = NodeInventory::from_spec(&spec, &status);
                 let gpus = inventory.gpus.iter().map(|gpu| gpu.join(&mut fleet, None)).collect();
                 Managed { spec, status, inventory, gpus }
             });
@@ -166,7 +166,7 @@ impl Nodes {
         // This is carried over, because the Node has this property and the GpuNode has not.
         let user_namespaces = managed.inventory.user_namespaces;
         managed.inventory =
-            NodeInventory { user_namespaces, ..NodeInventory::of(&managed.spec, &managed.status) };
+            NodeInventory { user_namespaces, ..NodeInventory::from_spec(&managed.spec, &managed.status) };
         for (gpu, known) in managed.inventory.gpus.iter().zip(&mut managed.gpus) {
             // The fleet must see the GPU as it is now, because its prices decide on the next pod.
             *known = gpu.join(&mut self.fleet, *known);

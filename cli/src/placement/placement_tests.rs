@@ -55,7 +55,7 @@ fn the_nodes_are_sorted_as_core_sorts_them() {
     let read = statuses.iter().map(|(name, it)| (name.clone(), Ok((GpuNodeSpec::default(), it.clone()))));
     let nodes = Nodes::new(read, Terms::default());
     let inventories = statuses.iter().map(|(name, it)| {
-        (name.clone(), kerf_core::inventory::NodeInventory::of(&GpuNodeSpec::default(), it))
+        (name.clone(), kerf_core::inventory::NodeInventory::from_spec(&GpuNodeSpec::default(), it))
     });
     let inventories: Vec<_> = inventories.collect();
     let mut fleet = kerf_core::packing::Fleet::new(Terms::default());

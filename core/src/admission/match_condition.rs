@@ -42,7 +42,7 @@ impl MatchCondition {
 
     /// The condition for pods that ask by kerf's own keys or in one of `dialects`.
     #[must_use]
-    pub fn of(dialects: &BTreeSet<Dialect>) -> Self {
+    pub fn for_dialects(dialects: &BTreeSet<Dialect>) -> Self {
         let words = || dialects.iter().map(|dialect| Words::for_dialect(*dialect));
         Self {
             annotations: words().flat_map(|words| words.annotations).copied().collect(),
@@ -54,13 +54,13 @@ impl MatchCondition {
     /// The narrowest condition that matches every pod which may ask under `policies`.
     #[must_use]
     pub fn for_policies(policies: &Policies) -> Self {
-        Self::of(&policies.dialects())
+        Self::for_dialects(&policies.dialects())
     }
 
     /// The condition that matches pods of all dialects.
     #[must_use]
     pub fn widest() -> Self {
-        Self::of(&Dialect::ALL.into())
+        Self::for_dialects(&Dialect::ALL.into())
     }
 
     /// The condition with this expression, whose blanks may differ; `None` if kerf writes no such expression.
@@ -73,13 +73,15 @@ impl MatchCondition {
             Dialect::ALL.into_iter().enumerate().filter(in_subset).map(|(_, dialect)| dialect).collect()
         };
         // kerf writes only one expression for each set of dialects, so all of them are tried.
-        let mut all = (0..1 << Dialect::ALL.len()).map(|bits| Self::of(&subset(bits)));
+        let mut all = (0..1 << Dialect::ALL.len()).map(|bits| Self::for_dialects(&subset(bits)));
         all.find(|condition| condition.expression() == found)
     }
 
     /// The dialects whose pods all meet the condition.
     pub fn dialects(&self) -> impl Iterator<Item = Dialect> {
-        Dialect::ALL.into_iter().filter(|dialect| self.covers(&Self::of(&BTreeSet::from([*dialect]))))
+        Dialect::ALL
+            .into_iter()
+            .filter(|dialect| self.covers(&Self::for_dialects(&BTreeSet::from([*dialect]))))
     }
 
     /// Whether every pod that meets `other` meets this one too.
@@ -92,7 +94,7 @@ impl MatchCondition {
 
     /// The condition for pods that meet one of the two.
     #[must_use]
-    pub fn or(&self, other: &Self) -> Self {
+    pub fn union(&self, other: &Self) -> Self {
         Self {
             annotations: &self.annotations | &other.annotations,
             resources: &self.resources | &other.resources,

@@ -38,7 +38,7 @@ fn policies(dialects: &[Option<Vec<Dialect>>]) -> Policies {
 
 #[test]
 fn pods_in_a_dialect_meet_the_condition_only_if_a_policy_accepts_it() {
-    let only = |dialect| MatchCondition::of(&BTreeSet::from([dialect]));
+    let only = |dialect| MatchCondition::for_dialects(&BTreeSet::from([dialect]));
     for (pod, dialects) in [
         (with_limit("nvidia.com/mig-1g.10gb", "1"), vec![Dialect::Mig]),
         (with_limit("nvidia.com/gpu", "1"), vec![Dialect::Nvidia, Dialect::Hami, Dialect::Runai]),
@@ -56,7 +56,7 @@ fn pods_in_a_dialect_meet_the_condition_only_if_a_policy_accepts_it() {
         for dialect in Dialect::ALL {
             assert_eq!(only(dialect).matches(&view(&pod)), dialects.contains(&dialect), "{dialect}: {pod}");
         }
-        assert!(!MatchCondition::of(&BTreeSet::new()).matches(&view(&pod)), "{pod}");
+        assert!(!MatchCondition::for_dialects(&BTreeSet::new()).matches(&view(&pod)), "{pod}");
     }
 }
 
@@ -73,7 +73,7 @@ fn pods_with_kerfs_own_keys_always_meet_the_condition() {
         with_limit("gpu-10gb", "1"),
         with_limit("nvidia.com/gpu-10gb", "1"),
     ] {
-        assert!(MatchCondition::of(&BTreeSet::new()).matches(&view(&pod)), "{pod}");
+        assert!(MatchCondition::for_dialects(&BTreeSet::new()).matches(&view(&pod)), "{pod}");
     }
 }
 
@@ -171,7 +171,7 @@ proptest! {
 
     #[test]
     fn every_condition_is_parsed_from_its_expression(dialects in prop::sample::subsequence(Dialect::ALL.to_vec(), 0..=Dialect::ALL.len())) {
-        let condition = MatchCondition::of(&dialects.into_iter().collect());
+        let condition = MatchCondition::for_dialects(&dialects.into_iter().collect());
         prop_assert_eq!(MatchCondition::parse(&condition.expression()), Some(condition));
     }
 }

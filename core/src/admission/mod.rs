@@ -122,7 +122,7 @@ pub fn decide<'p, 'n>(
         choice.document.user_namespace = restored.pod["spec"]["hostUsers"] == false;
         Ok(choice)
     };
-    let root = Root::of(&restored.pod, policy.spec().mps.root_containers);
+    let root = Root::from_pod(&restored.pod, policy.spec().mps.root_containers);
     let without_mps = || choose(&policy.without(Kind::Mps));
     let (root, choice) = root.settle(choose(policy)?, supply, without_mps).map_err(Unfit::Root)?;
     let Choice { document, warnings } = choice;

@@ -73,7 +73,7 @@ const HOST_NAMESPACES: [&str; 3] = ["hostNetwork", "hostPID", "hostIPC"];
 const OWN_VOLUMES: [&str; 5] = ["configMap", "downwardAPI", "emptyDir", "projected", "secret"];
 
 impl Root {
-    pub(super) fn of(pod: &Value, rule: RootContainers) -> Self {
+    pub(super) fn from_pod(pod: &Value, rule: RootContainers) -> Self {
         let spec = &pod["spec"];
         let lists = ["initContainers", "containers"].into_iter();
         let mut containers = lists.flat_map(|list| spec[list].as_array().into_iter().flatten());

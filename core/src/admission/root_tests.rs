@@ -19,7 +19,7 @@ fn restricted() -> Value {
 }
 
 fn root(spec: Value, context: Value) -> Root {
-    Root::of(&pod(spec, context), RootContainers::Isolate)
+    Root::from_pod(&pod(spec, context), RootContainers::Isolate)
 }
 
 fn is_separable(root: &Root) -> bool {
@@ -132,10 +132,10 @@ fn a_user_namespace_does_not_fence_a_container_that_may_mount() {
 #[test]
 fn only_isolate_puts_a_pod_into_a_user_namespace() {
     for rule in [RootContainers::Refuse, RootContainers::Allow] {
-        let plain = Root::of(&pod(json!({}), json!({})), rule);
+        let plain = Root::from_pod(&pod(json!({}), json!({})), rule);
         assert!(is_exposed(&plain));
-        assert_eq!(Root::of(&pod(json!({"hostUsers": false}), json!({})), rule), Root::Fenced);
-        assert_eq!(Root::of(&pod(json!({}), restricted()), rule), Root::Fenced);
+        assert_eq!(Root::from_pod(&pod(json!({"hostUsers": false}), json!({})), rule), Root::Fenced);
+        assert_eq!(Root::from_pod(&pod(json!({}), restricted()), rule), Root::Fenced);
     }
 }
 

@@ -42,7 +42,7 @@ pub fn laid_out(
         };
         // No GPU has more than one share for each GiB. The check comes before the allocation, so that a mistyped count
         // takes no memory.
-        if u64::from(count) > rule.mps.memory_percent.of(memory).0 / 1024 {
+        if u64::from(count) > rule.mps.memory_percent.limit_for(memory).0 / 1024 {
             return None;
         }
         shapes.extend((0..count).map(|_| shape));

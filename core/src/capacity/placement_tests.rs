@@ -15,7 +15,7 @@ fn random_table(rows: &[Row]) -> MigTable {
         let extras = if extras == 0 { Extras::Media } else { Extras::Plain };
         ProfileEntry {
             id: GiProfileId(id),
-            profile: Profile::plain(compute, SizeGb(id + 1)).with(extras),
+            profile: Profile::plain(compute, SizeGb(id + 1)).with_extras(extras),
             memory: MemoryMib(1024),
             size,
             starts: (0..=8 - size).filter(|start| starts >> start & 1 == 1).collect(),
@@ -54,7 +54,7 @@ proptest! {
         let placed = place(&table, &profiles);
         prop_assert_eq!(placed.is_some(), possible);
         if let Some(placed) = placed {
-            prop_assert!(Geometry::of(&table, placed.clone()).is_ok());
+            prop_assert!(Geometry::from_instances(&table, placed.clone()).is_ok());
             let mut found: Vec<_> = placed.iter().map(|instance| instance.profile).collect();
             found.sort_unstable();
             prop_assert_eq!(found, many(&profiles));

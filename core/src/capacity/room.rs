@@ -16,7 +16,7 @@ pub(crate) fn are_within(
     // Each share is compared with the GPU too, because `memoryPercent` lets all shares together exceed the GPU, but
     // none by itself.
     shapes.iter().all(|shape| shape.size().share_memory() <= memory.saturating_sub(beside))
-        && Room::of(rule, kind, memory, beside, mps_shares).after(shapes.iter().copied()).is_some()
+        && Room::new(rule, kind, memory, beside, mps_shares).after(shapes.iter().copied()).is_some()
 }
 
 /// The room that a GPU has left for shares of one kind.
@@ -30,7 +30,7 @@ pub(crate) struct Room {
 }
 
 impl Room {
-    pub(crate) fn of(
+    pub(crate) fn new(
         rule: &GpuRule,
         kind: Kind,
         total: MemoryMib,
@@ -42,7 +42,7 @@ impl Room {
         if kind != Kind::Mps {
             return Self { total, memory, compute: 0, shares: replicas };
         }
-        let memory = rule.mps.memory_percent.of(memory);
+        let memory = rule.mps.memory_percent.limit_for(memory);
         let compute = total.0.saturating_mul(rule.mps.memory_percent.percent());
         Self { total, memory, compute, shares: replicas.min(most(mps_shares)) }
     }

@@ -265,7 +265,7 @@ impl MpsMemory {
 
     /// The sum that the shares may reach on a GPU with this memory.
     #[must_use]
-    pub fn of(self, memory: MemoryMib) -> MemoryMib {
+    pub fn limit_for(self, memory: MemoryMib) -> MemoryMib {
         MemoryMib(memory.0.saturating_mul(self.percent()) / 100)
     }
 }
@@ -430,10 +430,10 @@ mod tests {
         }
         for (percent, memory) in [(100, 1000), (150, 1500), (400, 4000)] {
             let policy = rule(percent).unwrap();
-            assert_eq!(policy.gpus[0].mps.memory_percent.of(MemoryMib(1000)), MemoryMib(memory));
+            assert_eq!(policy.gpus[0].mps.memory_percent.limit_for(MemoryMib(1000)), MemoryMib(memory));
             assert_eq!(serde_json::from_value::<NodePolicy>(serde_json::json!(policy)).unwrap(), policy);
         }
-        assert_eq!(MpsRule::default().memory_percent.of(MemoryMib(1000)), MemoryMib(1000));
+        assert_eq!(MpsRule::default().memory_percent.limit_for(MemoryMib(1000)), MemoryMib(1000));
     }
 
     #[test]

@@ -111,7 +111,7 @@ pub struct ContainerRequest {
 impl ContainerRequest {
     /// A request for one slice of this name and size, without a container's name.
     #[must_use]
-    pub fn of(resource: ResourceName, size_gb: SizeGb) -> Self {
+    pub fn for_slice(resource: ResourceName, size_gb: SizeGb) -> Self {
         Self {
             name: String::new(),
             role: Role::App,
@@ -129,7 +129,7 @@ impl ContainerRequest {
     /// A request for one instance of exactly this profile.
     #[must_use]
     pub fn exact(profile: Profile) -> Self {
-        Self { profile: Some(profile), ..Self::of(ResourceName::Mig(profile), profile.size()) }
+        Self { profile: Some(profile), ..Self::for_slice(ResourceName::Mig(profile), profile.size()) }
     }
 
     fn wants(&self) -> Wants {
@@ -215,7 +215,7 @@ pub enum UnreadableRequest {
 impl RequestDocument {
     /// A document with these containers and defaults for everything else.
     #[must_use]
-    pub fn of(isolation: IsolationClass, containers: Vec<ContainerRequest>) -> Self {
+    pub fn for_containers(isolation: IsolationClass, containers: Vec<ContainerRequest>) -> Self {
         Self {
             version: REQUEST_VERSION,
             isolation,

@@ -216,7 +216,7 @@ impl Shape {
             (_, ResourceName::Neutral(_)) => self.mig_part().is_whole(),
             (Self::Mig { profile, part: MigPart::Whole, .. }, name) => name.is_kept_by(profile),
             (Self::Mig { profile, part: MigPart::Compute(part), .. }, ResourceName::Compute(compute)) => {
-                compute.of() == profile && compute.compute() == part.compute
+                compute.gpu_profile() == profile && compute.compute() == part.compute
             }
             (Self::Mig { profile, part: MigPart::Replica { .. }, .. }, ResourceName::MigReplica(of)) => {
                 of == profile

@@ -174,7 +174,7 @@ pub struct SliceReservation {
 impl SliceReservation {
     /// Reports a reservation; `binding` says whether a Binding of its pod may have been made.
     #[must_use]
-    pub fn of(reservation: &Reservation, binding: bool) -> Self {
+    pub fn from_reservation(reservation: &Reservation, binding: bool) -> Self {
         let Reservation { uid, namespace, pod, container, resource, alone, epoch: _ } = reservation.clone();
         Self { uid, namespace, pod, container, resource, alone, binding }
     }

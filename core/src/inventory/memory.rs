@@ -115,7 +115,7 @@ fn usable(
 /// 0 beside instances that cannot exist together.
 fn memory_slices(table: &MigTable, instances: impl Iterator<Item = Instance>) -> (u32, u32) {
     let axis = Placement { start: 0, size: table.axis() }.mask();
-    let Ok(geometry) = Geometry::of(table, instances) else { return (0, axis.count_ones()) };
+    let Ok(geometry) = Geometry::from_instances(table, instances) else { return (0, axis.count_ones()) };
     let free = axis & !geometry.mask();
     let places = table.entries().iter().flat_map(|entry| entry.placements().map(move |place| (entry, place)));
     let open = places.filter(|(entry, place)| geometry.has_room(entry, place.start));

@@ -85,18 +85,18 @@ pub enum Occupancy {
 impl NodeInventory {
     /// The inventory of a node with this desired state and status.
     #[must_use]
-    pub fn of(spec: &GpuNodeSpec, status: &GpuNodeStatus) -> Self {
+    pub fn from_spec(spec: &GpuNodeSpec, status: &GpuNodeStatus) -> Self {
         let wanted: Vec<_> = spec.slices.iter().map(Wanted::from).collect();
-        Self::of_wanted(&wanted, &spec.policy, status)
+        Self::from_wanted(&wanted, &spec.policy, status)
     }
 
     /// The inventory of a node that should have these slices under this policy.
     #[must_use]
-    pub fn of_wanted(wanted: &[Wanted<'_>], policy: &NodePolicy, status: &GpuNodeStatus) -> Self {
+    pub fn from_wanted(wanted: &[Wanted<'_>], policy: &NodePolicy, status: &GpuNodeStatus) -> Self {
         let gpus = status.gpus.iter().map(|gpu| gpu_inventory(gpu, wanted, policy, status)).collect();
         Self {
             gpus,
-            closeness: Closeness::of(&status.gpus),
+            closeness: Closeness::from_gpus(&status.gpus),
             neutral_up_to: status.neutral_up_to,
             user_namespaces: None,
         }

@@ -57,7 +57,7 @@ pub struct PodSlices<'a>(Vec<&'a SliceStatus>);
 impl<'a> PodSlices<'a> {
     /// The slices in `status` that are reserved for the pod.
     #[must_use]
-    pub fn of(status: &'a GpuNodeStatus, uid: &PodUid) -> Self {
+    pub fn for_pod(status: &'a GpuNodeStatus, uid: &PodUid) -> Self {
         let is_pods = |slice: &&SliceStatus| slice.reservation.as_ref().is_some_and(|r| r.uid == *uid);
         Self(status.slices.iter().filter(is_pods).collect())
     }
@@ -161,9 +161,9 @@ impl BindProgress {
 
     /// Returns the actions that follow from an input. From `lease` on, this leader's Lease may belong to another
     /// replica.
-    pub fn on(&mut self, input: &Input<'_>, now: Moment, lease: Moment) -> Vec<Action> {
+    pub fn handle(&mut self, input: &Input<'_>, now: Moment, lease: Moment) -> Vec<Action> {
         if let Input::Shown(slices) = input {
-            self.shown = Shown::of(slices, &self.owner.uid);
+            self.shown = Shown::from_slices(slices, &self.owner.uid);
         }
         if let Stage::Binding = self.stage {
             return if let Input::Posted(posted) = input { self.posted(*posted, now, lease) } else { vec![] };
@@ -295,7 +295,7 @@ impl BindProgress {
 }
 
 impl Shown {
-    fn of(PodSlices(slices): &PodSlices<'_>, uid: &PodUid) -> Self {
+    fn from_slices(PodSlices(slices): &PodSlices<'_>, uid: &PodUid) -> Self {
         let is_failed = |slice: &&&SliceStatus| slice.state == SliceState::Failed;
         if let Some(failed) = slices.iter().find(is_failed) {
             let message = failed.message.as_deref().unwrap_or("a slice could not be made");

@@ -22,7 +22,7 @@ fn uid() -> PodUid {
 
 fn proposal(node: &SimulatedNode) -> Proposal {
     let NodeState { status, .. } = node.state();
-    let inventory = NodeInventory::of(node.ledger.desired(), &status);
+    let inventory = NodeInventory::from_spec(node.ledger.desired(), &status);
     let fit = fit(&inventory, &request("nvidia.com/mig-1g.10gb", 2), &Fleet::default()).unwrap();
     Proposal::from_fit(Owner { uid: uid(), key: PodKey::new("default", "a") }, fit)
 }
@@ -35,7 +35,9 @@ fn node() -> SimulatedNode {
 fn begun(gate: u64) -> (BindProgress, SimulatedNode) {
     let mut node = node();
     let mut bind = BindProgress::new(proposal(&node), EPOCH, 1, at(gate), Limits::default());
-    let [Action::Send(order)] = &bind.on(&Input::Opened, at(0), at(LEASE))[..] else { panic!("one order") };
+    let [Action::Send(order)] = &bind.handle(&Input::Opened, at(0), at(LEASE))[..] else {
+        panic!("one order")
+    };
     assert!(matches!(order.kind, OrderKind::Reserve(_)));
     assert_eq!(node.follow(order, at(0)), DONE);
     (bind, node)
@@ -43,11 +45,11 @@ fn begun(gate: u64) -> (BindProgress, SimulatedNode) {
 
 fn show(bind: &mut BindProgress, node: &SimulatedNode, now: u64) -> Vec<Action> {
     let state = node.state();
-    bind.on(&Input::Shown(PodSlices::of(&state.status, &uid())), at(now), at(LEASE))
+    bind.handle(&Input::Shown(PodSlices::for_pod(&state.status, &uid())), at(now), at(LEASE))
 }
 
 fn answer(bind: &mut BindProgress, answer: &Answer, now: u64) -> Vec<Action> {
-    bind.on(&Input::Answered(answer), at(now), at(LEASE))
+    bind.handle(&Input::Answered(answer), at(now), at(LEASE))
 }
 
 /// A bind whose mark was sent at second 1.
@@ -84,13 +86,13 @@ fn a_pod_is_bound_after_one_reservation_and_one_mark() {
     node.cut();
     let mut half = node.state().status;
     half.slices[1].ready_for = None;
-    let shown = Input::Shown(PodSlices::of(&half, &uid()));
-    assert_eq!(bind.on(&shown, at(2), at(LEASE)), [], "one slice is not ready");
+    let shown = Input::Shown(PodSlices::for_pod(&half, &uid()));
+    assert_eq!(bind.handle(&shown, at(2), at(LEASE)), [], "one slice is not ready");
     assert_eq!(show(&mut bind, &node, 2), [mark()]);
     assert_eq!(show(&mut bind, &node, 2), [], "it is marked once");
     assert_eq!(answer(&mut bind, &DONE, 3), [Action::Post { attempt: 1 }]);
-    assert_eq!(bind.on(&Input::GateOver, at(9), at(LEASE)), [], "the Binding is under way");
-    let end = bind.on(&Input::Posted(Posted::Bound), at(9), at(LEASE));
+    assert_eq!(bind.handle(&Input::GateOver, at(9), at(LEASE)), [], "the Binding is under way");
+    let end = bind.handle(&Input::Posted(Posted::Bound), at(9), at(LEASE));
     assert_eq!(end, [outcome(true), Action::End(Ok(()))]);
     assert_eq!(show(&mut bind, &node, 9), []);
 }
@@ -106,7 +108,7 @@ fn slices_that_were_ready_before_the_answer_are_marked_at_once() {
 #[test]
 fn a_reservation_that_is_not_shown_yet_is_not_lost() {
     let (mut bind, mut node) = begun(GATE);
-    assert_eq!(bind.on(&Input::Shown(PodSlices::default()), at(0), at(LEASE)), []);
+    assert_eq!(bind.handle(&Input::Shown(PodSlices::default()), at(0), at(LEASE)), []);
     assert_eq!(answer(&mut bind, &DONE, 1), []);
     node.cut();
     assert_eq!(show(&mut bind, &node, 1), [mark()]);
@@ -119,11 +121,14 @@ fn a_slice_that_fails_or_goes_ends_the_bind() {
     let mut status = node.state().status;
     status.slices[1].state = SliceState::Failed;
     status.slices[1].message = Some("no room".to_owned());
-    let shown = Input::Shown(PodSlices::of(&status, &uid()));
-    assert_eq!(bind.on(&shown, at(1), at(LEASE)), [failed(BindFailure::SliceFailed("no room".to_owned()))]);
+    let shown = Input::Shown(PodSlices::for_pod(&status, &uid()));
+    assert_eq!(
+        bind.handle(&shown, at(1), at(LEASE)),
+        [failed(BindFailure::SliceFailed("no room".to_owned()))]
+    );
     let (mut bind, _) = begun(GATE);
     answer(&mut bind, &DONE, 1);
-    let gone = bind.on(&Input::Shown(PodSlices::default()), at(1), at(LEASE));
+    let gone = bind.handle(&Input::Shown(PodSlices::default()), at(1), at(LEASE));
     assert_eq!(gone, [failed(BindFailure::Released)]);
 }
 
@@ -162,12 +167,12 @@ fn a_binding_without_a_definite_answer_stays_open() {
     ] {
         let (mut bind, _) = marking(GATE);
         answer(&mut bind, &DONE, 2);
-        assert_eq!(bind.on(&Input::Disconnected, at(2), at(LEASE)), []);
-        assert_eq!(bind.on(&Input::Posted(posted), at(3), at(LEASE)), expected);
+        assert_eq!(bind.handle(&Input::Disconnected, at(2), at(LEASE)), []);
+        assert_eq!(bind.handle(&Input::Posted(posted), at(3), at(LEASE)), expected);
     }
     let (mut bind, _) = marking(GATE);
     answer(&mut bind, &DONE, 2);
-    let after_the_lease = bind.on(&Input::Posted(Posted::Bound), at(LEASE), at(LEASE));
+    let after_the_lease = bind.handle(&Input::Posted(Posted::Bound), at(LEASE), at(LEASE));
     assert_eq!(after_the_lease, [Action::End(Ok(()))]);
 }
 
@@ -185,10 +190,10 @@ fn the_gate_ends_a_bind_without_a_binding_under_way() {
         (cutting(), vec![failed(BindFailure::NotReady)]),
         (marking(GATE).0, vec![outcome(false), failed(BindFailure::NoAnswer)]),
     ] {
-        assert_eq!(bind.clone().on(&Input::GateOver, at(GATE), at(LEASE)), expected);
+        assert_eq!(bind.clone().handle(&Input::GateOver, at(GATE), at(LEASE)), expected);
         // The timeout counts even if no `GateOver` came, and an answer after it is too late.
         let late = if bind.attempt == 1 { Input::Answered(&DONE) } else { Input::Opened };
-        assert_eq!(bind.clone().on(&late, at(GATE), at(LEASE)), expected);
+        assert_eq!(bind.clone().handle(&late, at(GATE), at(LEASE)), expected);
     }
 }
 
@@ -199,16 +204,16 @@ fn a_lost_connection_and_a_lost_lease_end_all_but_a_binding_under_way() {
         for (input, failure) in
             [(Input::Disconnected, BindFailure::Disconnected), (Input::Closing, BindFailure::Deposed)]
         {
-            assert_eq!(bind.clone().on(&input, at(1), at(LEASE)), ends(failure));
+            assert_eq!(bind.clone().handle(&input, at(1), at(LEASE)), ends(failure));
         }
         for input in [Input::Opened, Input::Answered(&DONE), Input::GateOver, Input::Closing] {
-            let end = bind.clone().on(&input, at(2), at(2));
+            let end = bind.clone().handle(&input, at(2), at(2));
             assert_eq!(end, [failed(BindFailure::Deposed)], "nothing is sent after the Lease");
         }
     }
-    let (mut posting, _) = marking(GATE);
-    answer(&mut posting, &DONE, 2);
-    assert_eq!(posting.on(&Input::Closing, at(2), at(LEASE)), []);
+    let (mut binding, _) = marking(GATE);
+    answer(&mut binding, &DONE, 2);
+    assert_eq!(binding.handle(&Input::Closing, at(2), at(LEASE)), []);
 }
 
 #[test]

@@ -70,7 +70,7 @@ impl SliceKey {
 
     /// The key of a reported slice.
     #[must_use]
-    pub fn of(slice: &SliceStatus) -> Self {
+    pub fn from_slice(slice: &SliceStatus) -> Self {
         Self(match (&slice.id, &slice.device) {
             // The shape is part of the key, because an orphaned share may have the ID of a slice of another shape.
             (Some(id), _) => format!("{id} {}", slice.shape),
@@ -127,7 +127,7 @@ pub fn difference(from: &NodeState, to: &NodeState) -> Change {
 }
 
 fn by_key(status: &GpuNodeStatus) -> BTreeMap<SliceKey, &SliceStatus> {
-    status.slices.iter().map(|slice| (SliceKey::of(slice), slice)).collect()
+    status.slices.iter().map(|slice| (SliceKey::from_slice(slice), slice)).collect()
 }
 
 /// Makes a slice share the names that its node repeats, because a leader has a copy of every node.
@@ -153,7 +153,7 @@ impl Change {
     pub fn apply(self, state: &mut NodeState) {
         let gone: BTreeSet<SliceKey> = self.gone.into_iter().collect();
         let mut new: BTreeMap<SliceKey, SliceStatus> =
-            self.slices.into_iter().map(|slice| (SliceKey::of(&slice), slice)).collect();
+            self.slices.into_iter().map(|slice| (SliceKey::from_slice(&slice), slice)).collect();
         let status = &mut state.status;
         if let Some(gpus) = self.gpus {
             status.gpus = gpus;
@@ -162,10 +162,10 @@ impl Change {
             share_names(slice, &status.gpus);
         }
         if !gone.is_empty() {
-            status.slices.retain(|slice| !gone.contains(&SliceKey::of(slice)));
+            status.slices.retain(|slice| !gone.contains(&SliceKey::from_slice(slice)));
         }
         for slice in &mut status.slices {
-            if let Some(changed) = new.remove(&SliceKey::of(slice)) {
+            if let Some(changed) = new.remove(&SliceKey::from_slice(slice)) {
                 *slice = changed;
             }
         }

@@ -62,7 +62,7 @@ fn state() -> impl Strategy<Value = NodeState> {
 }
 
 fn sorted(mut state: NodeState) -> NodeState {
-    state.status.slices.sort_by_key(SliceKey::of);
+    state.status.slices.sort_by_key(SliceKey::from_slice);
     state
 }
 
@@ -92,7 +92,7 @@ fn a_slice_that_is_sent_twice_exists_once() {
     let known = slice_status(&wanted(&[h100_shape("1g.10gb", 0)])[0], false);
     let slice = |state| SliceStatus { state, ..known.clone() };
     let twice = vec![slice(SliceState::Ready), slice(SliceState::Held)];
-    let also_gone = vec![SliceKey::of(&twice[0])];
+    let also_gone = vec![SliceKey::from_slice(&twice[0])];
     let mut copy = NodeState::default();
     for gone in [Vec::new(), also_gone] {
         Change { slices: twice.clone(), gone, ..Change::default() }.apply(&mut copy);

@@ -34,7 +34,7 @@ fn strange(spec: &GpuNodeSpec, status: &GpuNodeStatus) -> BTreeSet<SliceId> {
     if !lays_out(&spec.policy) {
         return BTreeSet::new();
     }
-    let inventory = NodeInventory::of(spec, status);
+    let inventory = NodeInventory::from_spec(spec, status);
     let strange_slices = |gpu: &GpuInventory| {
         // While MIG mode is off, the MIG profiles of the GPU are unknown, and nothing exists that could be in the way.
         let is_off = gpu.rule.layout.kind() == Some(Kind::Mig) && gpu.table.is_empty();
@@ -73,14 +73,14 @@ pub fn keep_warm(
     }
     let mut next = spec.clone();
     if lays_out {
-        let inventory = NodeInventory::of(spec, status);
+        let inventory = NodeInventory::from_spec(spec, status);
         let gpus = inventory.gpus.iter().filter(|gpu| !resting.contains(&gpu.uuid));
         let missing = gpus.flat_map(|gpu| packing::missing(gpu).into_iter().map(|s| (gpu.uuid.clone(), s)));
         add_idle(&mut next, missing);
     }
     if !spec.policy.warm.is_empty() {
         // Warm slices come after the layout's, so that those count as warm too.
-        let new = warm(NodeInventory::of(&next, status), &spec.policy.warm, resting, fleet);
+        let new = warm(NodeInventory::from_spec(&next, status), &spec.policy.warm, resting, fleet);
         add_idle(&mut next, new);
     }
     (next.slices.len() > spec.slices.len()).then_some(next)

@@ -73,7 +73,8 @@ fn a_warm_slice_is_one_that_a_pod_would_get_under_the_name() {
             size.min(name.parse::<crate::resource::ResourceName>().unwrap().size().unwrap_or(size)),
             1,
         );
-        let fit = crate::packing::fit(&NodeInventory::of(&warm, &status), &asked, &Fleet::default()).unwrap();
+        let fit = crate::packing::fit(&NodeInventory::from_spec(&warm, &status), &asked, &Fleet::default())
+            .unwrap();
         assert_eq!(fit.slices[0].source, Source::Idle(warm.slices[0].id.clone()), "{name}");
     }
 }
@@ -167,7 +168,7 @@ fn is_legal(spec: &GpuNodeSpec, status: &GpuNodeStatus) -> bool {
         let uncut = here().filter(|shape| shape.kind() != Kind::Mig);
         let memory: MemoryMib = uncut.map(|shape| shape.memory_of(gpu.memory)).sum();
         let kinds: BTreeSet<_> = here().map(Shape::kind).collect();
-        let is_fine = Geometry::of(&gpu.profiles, alone.chain(in_parts)).is_ok();
+        let is_fine = Geometry::from_instances(&gpu.profiles, alone.chain(in_parts)).is_ok();
         is_fine && memory <= gpu.memory && kinds.len() <= 1
     })
 }

@@ -51,7 +51,7 @@ pub fn reserve(
     if reserved(spec, &pod.uid).next().is_some() {
         return Ok(spec.clone());
     }
-    let fit = fit(&NodeInventory::of(spec, status), request, fleet)?;
+    let fit = fit(&NodeInventory::from_spec(spec, status), request, fleet)?;
     let owner = Owner { uid: pod.uid.clone(), key: pod.key.clone() };
     Ok(apply(spec, &Proposal::from_fit(owner, fit), pod.epoch))
 }

@@ -62,7 +62,7 @@ pub struct Owner {
 impl Owner {
     /// The owner of a reservation.
     #[must_use]
-    pub fn of(reservation: &Reservation) -> Self {
+    pub fn from_reservation(reservation: &Reservation) -> Self {
         Self { uid: reservation.uid.clone(), key: reservation.key() }
     }
 }

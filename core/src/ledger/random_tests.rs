@@ -133,7 +133,7 @@ impl World {
     fn proposal(&self, leader: usize, pod: usize) -> Option<Order> {
         let Leader { epoch, copy } = &self.leaders[leader];
         let (name, count) = REQUESTS[pod];
-        let inventory = NodeInventory::of(&copy.desired(), &copy.status);
+        let inventory = NodeInventory::from_spec(&copy.desired(), &copy.status);
         let fit = fit(&inventory, &request(name, count), &Fleet::default()).ok()?;
         Some(Order { epoch: *epoch, kind: OrderKind::Reserve(Proposal::from_fit(owner(pod), fit)) })
     }

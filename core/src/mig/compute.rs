@@ -11,7 +11,7 @@ use thiserror::Error;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ComputeProfile {
     compute: u8,
-    of: Profile,
+    gpu_profile: Profile,
 }
 
 /// The starts of compute instances with `compute` slices in a GPU instance with `slices` compute slices. As many fit at
@@ -32,22 +32,26 @@ const fn starts(slices: u8, compute: u8) -> &'static [u8] {
 }
 
 impl ComputeProfile {
-    /// The profile with `compute` slices of a GPU instance of profile `of`; `None` if that offers no such number.
+    /// The profile with `compute` slices of a GPU instance of profile `gpu_profile`; `None` if that offers no such number.
     #[must_use]
-    pub const fn new(compute: u8, of: Profile) -> Option<Self> {
-        if starts(of.compute(), compute).is_empty() { None } else { Some(Self { compute, of }) }
+    pub const fn new(compute: u8, gpu_profile: Profile) -> Option<Self> {
+        if starts(gpu_profile.compute(), compute).is_empty() {
+            None
+        } else {
+            Some(Self { compute, gpu_profile })
+        }
     }
 
     /// The profile that takes all of a GPU instance; `None` if no such GPU instance exists.
     #[must_use]
-    pub const fn full(of: Profile) -> Option<Self> {
-        Self::new(of.compute(), of)
+    pub const fn full(gpu_profile: Profile) -> Option<Self> {
+        Self::new(gpu_profile.compute(), gpu_profile)
     }
 
-    /// All profiles in a GPU instance of profile `of`, ordered by slices. Hopper's second profile with one slice and
+    /// All profiles in a GPU instance of profile `gpu_profile`, ordered by slices. Hopper's second profile with one slice and
     /// more multiprocessors is left out, because it has no name of its own.
-    pub fn all(of: Profile) -> impl Iterator<Item = Self> {
-        (1..=of.compute()).filter_map(move |compute| Self::new(compute, of))
+    pub fn all(gpu_profile: Profile) -> impl Iterator<Item = Self> {
+        (1..=gpu_profile.compute()).filter_map(move |compute| Self::new(compute, gpu_profile))
     }
 
     /// The number of compute slices: the C of `Cc.Gg.Mgb`.
@@ -58,24 +62,24 @@ impl ComputeProfile {
 
     /// The profile of its GPU instance.
     #[must_use]
-    pub const fn of(self) -> Profile {
-        self.of
+    pub const fn gpu_profile(self) -> Profile {
+        self.gpu_profile
     }
 
     /// The compute slices of the GPU instance at which it may start, ascending. As many instances fit beside each
     /// other.
     #[must_use]
     pub const fn starts(self) -> &'static [u8] {
-        starts(self.of.compute(), self.compute)
+        starts(self.gpu_profile.compute(), self.compute)
     }
 }
 
 impl fmt::Display for ComputeProfile {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.compute != self.of.compute() {
+        if self.compute != self.gpu_profile.compute() {
             write!(f, "{}c.", self.compute)?;
         }
-        write!(f, "{}", self.of)
+        write!(f, "{}", self.gpu_profile)
     }
 }
 
@@ -91,8 +95,8 @@ pub enum UnknownComputeProfile {
 }
 
 /// The profiles that a GPU instance offers, for a message.
-fn offered(of: Profile) -> String {
-    ComputeProfile::all(of).map(|profile| profile.to_string()).collect::<Vec<_>>().join(", ")
+fn offered(gpu_profile: Profile) -> String {
+    ComputeProfile::all(gpu_profile).map(|profile| profile.to_string()).collect::<Vec<_>>().join(", ")
 }
 
 impl FromStr for ComputeProfile {
@@ -102,14 +106,14 @@ impl FromStr for ComputeProfile {
     fn from_str(text: &str) -> Result<Self, UnknownComputeProfile> {
         let malformed = || UnknownComputeProfile::Malformed(text.to_owned());
         let profile = |text: &str| text.parse().map_err(|UnknownProfile(_)| malformed());
-        let (compute, of): (u8, Profile) = match text.split_once("c.") {
-            None => profile(text).map(|of: Profile| (of.compute(), of))?,
-            Some((digits, of)) => {
+        let (compute, gpu_profile): (u8, Profile) = match text.split_once("c.") {
+            None => profile(text).map(|gpu_profile: Profile| (gpu_profile.compute(), gpu_profile))?,
+            Some((digits, gpu_profile)) => {
                 let plain = digits.bytes().all(|b| b.is_ascii_digit()) && !digits.starts_with('0');
-                (digits.parse().ok().filter(|_| plain).ok_or_else(malformed)?, profile(of)?)
+                (digits.parse().ok().filter(|_| plain).ok_or_else(malformed)?, profile(gpu_profile)?)
             }
         };
-        Self::new(compute, of).ok_or(UnknownComputeProfile::NotOffered(compute, of))
+        Self::new(compute, gpu_profile).ok_or(UnknownComputeProfile::NotOffered(compute, gpu_profile))
     }
 }
 
@@ -147,30 +151,32 @@ pub enum ComputeIllegal {
 /// Compute instances that can exist together in a GPU instance. An illegal value of this type cannot be made.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ComputeGeometry {
-    of: Profile,
+    gpu_profile: Profile,
     instances: Vec<ComputeInstance>,
 }
 
 impl ComputeGeometry {
     /// The geometry of a GPU instance without compute instances.
     #[must_use]
-    pub fn empty(of: Profile) -> Self {
-        Self { of, instances: Vec::new() }
+    pub fn empty(gpu_profile: Profile) -> Self {
+        Self { gpu_profile, instances: Vec::new() }
     }
 
     /// The geometry of these compute instances; an error if they cannot exist together.
-    pub fn with(
-        of: Profile,
+    pub fn from_instances(
+        gpu_profile: Profile,
         instances: impl IntoIterator<Item = ComputeInstance>,
     ) -> Result<Self, ComputeIllegal> {
-        instances.into_iter().try_fold(Self::empty(of), |geometry, i| geometry.place(i.compute, i.start))
+        instances
+            .into_iter()
+            .try_fold(Self::empty(gpu_profile), |geometry, i| geometry.place(i.compute, i.start))
     }
 
     /// This geometry with one more compute instance of `compute` slices. The sum of the slices needs no check, because
     /// instances that do not overlap cannot exceed it.
     pub fn place(mut self, compute: u8, start: u8) -> Result<Self, ComputeIllegal> {
-        let profile =
-            ComputeProfile::new(compute, self.of).ok_or(ComputeIllegal::NotOffered(compute, self.of))?;
+        let profile = ComputeProfile::new(compute, self.gpu_profile)
+            .ok_or(ComputeIllegal::NotOffered(compute, self.gpu_profile))?;
         if !profile.starts().contains(&start) {
             return Err(ComputeIllegal::NoSuchStart(profile, start));
         }
@@ -185,8 +191,8 @@ impl ComputeGeometry {
 
     /// The profile of the GPU instance.
     #[must_use]
-    pub fn of(&self) -> Profile {
-        self.of
+    pub fn gpu_profile(&self) -> Profile {
+        self.gpu_profile
     }
 
     /// The compute instances, ordered by their starts.

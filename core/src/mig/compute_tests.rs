@@ -80,6 +80,6 @@ proptest! {
         }
         prop_assert!(slices.iter().all(|&holders| holders <= 1));
         prop_assert!(geometry.compute() <= of.compute());
-        prop_assert_eq!(ComputeGeometry::with(of, geometry.instances().iter().copied()), Ok(geometry));
+        prop_assert_eq!(ComputeGeometry::from_instances(of, geometry.instances().iter().copied()), Ok(geometry));
     }
 }

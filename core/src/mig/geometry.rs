@@ -50,7 +50,10 @@ impl<'t> Geometry<'t> {
     }
 
     /// The geometry of these instances; an error if they cannot exist together.
-    pub fn of(table: &'t MigTable, instances: impl IntoIterator<Item = Instance>) -> Result<Self, Illegal> {
+    pub fn from_instances(
+        table: &'t MigTable,
+        instances: impl IntoIterator<Item = Instance>,
+    ) -> Result<Self, Illegal> {
         instances.into_iter().try_fold(Self::empty(table), |geometry, instance| {
             geometry.place(instance.profile, instance.placement.start)
         })

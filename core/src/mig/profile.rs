@@ -52,7 +52,7 @@ impl Profile {
 
     /// The same profile with other extras.
     #[must_use]
-    pub const fn with(self, extras: Extras) -> Self {
+    pub const fn with_extras(self, extras: Extras) -> Self {
         Self { extras, ..self }
     }
 
@@ -154,7 +154,7 @@ mod tests {
     proptest! {
         #[test]
         fn profiles_are_read_as_they_are_written(compute in 1_u8..8, size in 1_u32..300, extras in 0_usize..5) {
-            let profile = Profile::plain(compute, SizeGb(size)).with(Extras::SUFFIXES[extras].0);
+            let profile = Profile::plain(compute, SizeGb(size)).with_extras(Extras::SUFFIXES[extras].0);
             prop_assert_eq!(profile.to_string().parse::<Profile>(), Ok(profile));
         }
     }

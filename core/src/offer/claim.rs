@@ -29,7 +29,7 @@ enum Part {
 }
 
 impl<'a> Worth<'a> {
-    fn of(model: &'a str, shape: Shape) -> Self {
+    fn from_shape(model: &'a str, shape: Shape) -> Self {
         let part = match shape.mig_part() {
             MigPart::Whole => Part::Whole,
             MigPart::Compute(instance) => Part::Compute(instance.compute),
@@ -50,7 +50,7 @@ pub(super) struct Ware<'a> {
 
 impl<'a> Ware<'a> {
     pub(super) fn new(model: &'a str, shape: Shape, reservation: Option<&'a Reservation>) -> Self {
-        Self { worth: Worth::of(model, shape), reservation }
+        Self { worth: Worth::from_shape(model, shape), reservation }
     }
 
     /// The pod that has reserved the slice, with its claim; `None` once the pod has got it.

@@ -21,13 +21,13 @@ pub struct Asked {
 impl Asked {
     /// A request for this nominal size and nothing else.
     #[must_use]
-    pub fn of(size: SizeGb) -> Self {
+    pub fn for_size(size: SizeGb) -> Self {
         Self { size, memory: None, compute: None, distinct_gpus: false }
     }
 
     /// What a container of an admitted pod asks for.
     #[must_use]
-    pub fn by(request: &ContainerRequest) -> Self {
+    pub fn from_request(request: &ContainerRequest) -> Self {
         let ContainerRequest { size_gb: size, memory, compute, distinct_gpus, .. } = *request;
         Self { size, memory, compute, distinct_gpus }
     }

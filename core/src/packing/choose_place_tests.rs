@@ -15,7 +15,7 @@ use std::collections::BTreeSet;
 /// A node with GPUs of these models, each serving these kinds. Its kubelet has registered all neutral names.
 fn node(gpus: &[(&str, &[Kind])]) -> NodeInventory {
     let models: Vec<&str> = gpus.iter().map(|(model, _)| *model).collect();
-    let mut node = NodeInventory::of(&GpuNodeSpec::default(), &node_status(&models));
+    let mut node = NodeInventory::from_spec(&GpuNodeSpec::default(), &node_status(&models));
     for (gpu, (_, kinds)) in node.gpus.iter_mut().zip(gpus) {
         gpu.kinds = kinds.to_vec();
     }

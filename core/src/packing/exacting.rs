@@ -64,22 +64,22 @@ mod tests {
 
     #[test]
     fn a_slice_with_exactly_the_memory_suffices() {
-        let node = NodeInventory::of(&GpuNodeSpec::default(), &node_status(&["H100-80GB"]));
+        let node = NodeInventory::from_spec(&GpuNodeSpec::default(), &node_status(&["H100-80GB"]));
         let (gpu, shape) = (&node.gpus[0], h100_shape("1g.10gb", 0));
         let real = memory(gpu, shape).unwrap();
         let asks = |more| ContainerRequest {
             memory: Some(MemoryMib(real.0 + more)),
-            ..ContainerRequest::of(ResourceName::Whole, SizeGb(10))
+            ..ContainerRequest::for_slice(ResourceName::Whole, SizeGb(10))
         };
         assert!(suffices(gpu, shape, &asks(0)) && !suffices(gpu, shape, &asks(1)));
     }
     #[test]
     fn a_whole_gpu_and_a_time_slice_may_use_all_compute() {
-        let node = NodeInventory::of(&GpuNodeSpec::default(), &node_status(&["T4-16GB"]));
+        let node = NodeInventory::from_spec(&GpuNodeSpec::default(), &node_status(&["T4-16GB"]));
         let size_gb = SizeGb(4);
         let asked = ContainerRequest {
             compute: ComputePercent::new(100),
-            ..ContainerRequest::of(ResourceName::Whole, size_gb)
+            ..ContainerRequest::for_slice(ResourceName::Whole, size_gb)
         };
         for (shape, enough) in [
             (Shape::Whole { size_gb }, true),

@@ -119,14 +119,14 @@ impl Fleet {
     pub fn take(&mut self, gpu: FleetGpu, choice: Choice) {
         if let Some(cut) = self.cut(gpu) {
             let idle = cut.idle.without(choice.destroyed).without(choice.place.into());
-            self.set(gpu, Cut { held: cut.held.with(choice.place), idle });
+            self.set(gpu, Cut { held: cut.held.with_place(choice.place), idle });
         }
     }
 
     /// Releases a place. Its instance stays as an idle one.
     pub fn release(&mut self, gpu: FleetGpu, place: PlaceId) {
         if let Some(cut) = self.cut(gpu) {
-            self.set(gpu, Cut { held: cut.held.without(place.into()), idle: cut.idle.with(place) });
+            self.set(gpu, Cut { held: cut.held.without(place.into()), idle: cut.idle.with_place(place) });
         }
     }
 
@@ -148,7 +148,8 @@ impl Fleet {
         let alike = |class: &Class| sort(&class.request) == sort(request);
         let known = self.classes.iter().position(alike);
         ClassId(known.unwrap_or_else(|| {
-            let orders = self.models.iter().map(|groups| Order::of(groups.model.wanted(request))).collect();
+            let orders =
+                self.models.iter().map(|groups| Order::for_places(groups.model.wanted(request))).collect();
             self.classes.push(Class { request: request.clone(), orders });
             self.classes.len() - 1
         }))
@@ -197,7 +198,7 @@ impl Fleet {
     ) -> Option<(Instance, Choice, Vec<Instance>)> {
         let groups = match self.known(table) {
             Some(known) => Cow::Borrowed(&self.models[known]),
-            None => Cow::Owned(Groups::new(Model::of(table, &self.terms)?)),
+            None => Cow::Owned(Groups::new(Model::from_table(table, &self.terms)?)),
         };
         let model = &groups.model;
         let held = model.cut(held, [])?.held;
@@ -279,9 +280,9 @@ impl Fleet {
         if let Some(known) = self.known(table) {
             return Some(known);
         }
-        let model = Model::of(table, &self.terms)?;
+        let model = Model::from_table(table, &self.terms)?;
         for class in &mut self.classes {
-            class.orders.push(Order::of(model.wanted(&class.request)));
+            class.orders.push(Order::for_places(model.wanted(&class.request)));
         }
         self.models.push(Groups::new(model));
         Some(self.models.len() - 1)

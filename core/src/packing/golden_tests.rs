@@ -112,7 +112,7 @@ fn shares_of_a_fleet() {
             continue;
         };
         let costs = nodes.costs(&request);
-        let costs: Vec<_> = ids.iter().map(|id| costs.on(*id).map_or(-1, |cost| cost.0)).collect();
+        let costs: Vec<_> = ids.iter().map(|id| costs.on_node(*id).map_or(-1, |cost| cost.0)).collect();
         let gpus: Vec<usize> = place.gpus.iter().collect();
         writeln!(life, "{}: node {} {gpus:?} of {costs:?}", request.gpus.volume(), place.node.index())
             .unwrap();
@@ -145,7 +145,7 @@ fn slices_of_a_node_of_all_kinds() {
     rule.mig.time_slicing = Some(3.try_into().unwrap());
     let policy = NodePolicy { gpus: vec![rule], ..NodePolicy::default() };
     let gpus = with_neutral_names(node_status(&["H100-80GB", "A100-40GB", "T4-16GB", "L4-24GB"]));
-    let mut node = SimulatedNode::of(gpus, policy, Limits::default());
+    let mut node = SimulatedNode::from_status(gpus, policy, Limits::default());
     let more = [("nvidia.com/gpu-4gb", 2), ("nvidia.com/mig-2g.10gb", 2), ("nvidia.com/gpu-2gb.shared", 1)];
     let mut asks: Vec<RequestDocument> =
         MIXED_REQUESTS.into_iter().chain(more).map(|(name, count)| request(name, count)).collect();
@@ -171,7 +171,7 @@ fn slices_of_a_node_of_all_kinds() {
         let (desired, status) = (node.ledger.desired().clone(), node.state().status);
         let container = &ask.containers[0];
         write!(life, "{}x {}: ", container.count, container.resource).unwrap();
-        match fit(&NodeInventory::of(&desired, &status), ask, &Fleet::default()) {
+        match fit(&NodeInventory::from_spec(&desired, &status), ask, &Fleet::default()) {
             Err(refusal) => writeln!(life, "{refusal:?}").unwrap(),
             Ok(found) => {
                 writeln!(life, "{}", shown(&found)).unwrap();

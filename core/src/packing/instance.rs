@@ -35,7 +35,7 @@ pub(super) fn part(
     request: &ContainerRequest,
     fleet: &Fleet,
 ) -> Option<Candidate> {
-    let suffices = has_memory(gpu, profile.of(), request)
+    let suffices = has_memory(gpu, profile.gpu_profile(), request)
         && request.compute.is_none_or(|least| has_compute(&gpu.table, profile.compute(), least));
     if !gpu.rule.compute_instances || !suffices {
         return None;
@@ -43,7 +43,7 @@ pub(super) fn part(
     let first =
         MigPart::Compute(ComputeInstance { start: *profile.starts().first()?, compute: profile.compute() });
     let beside = |instance| Some((0, beside(gpu, instance, profile)?));
-    shared_out(gpu, (ResourceName::Compute(profile), profile.of()), first, beside, fleet)
+    shared_out(gpu, (ResourceName::Compute(profile), profile.gpu_profile()), first, beside, fleet)
 }
 
 /// The cheapest place for a replica: on the GPU instance with the most pods that has a replica left, otherwise on a new
@@ -122,7 +122,8 @@ fn turn(gpu: &GpuInventory, instance: Instance, most: u8) -> Option<(Reverse<usi
 /// The first place for another compute instance in a shared GPU instance, with the idle ones that must go for it.
 fn beside(gpu: &GpuInventory, instance: Instance, profile: ComputeProfile) -> Option<Beside> {
     let part_here = |shape: Shape| shape.part().filter(|_| shape.instance() == Some(instance));
-    let geometry = ComputeGeometry::with(instance.profile, gpu.taken().filter_map(part_here)).ok()?;
+    let geometry =
+        ComputeGeometry::from_instances(instance.profile, gpu.taken().filter_map(part_here)).ok()?;
     let free = |start: &&u8| geometry.clone().place(profile.compute(), **start).is_ok();
     let part = ComputeInstance { start: *profile.starts().iter().find(free)?, compute: profile.compute() };
     let idle = gpu.idle().filter(|(_, shape)| part_here(*shape).is_some_and(|p| p.overlaps(part)));

@@ -73,7 +73,7 @@ impl<'g> LayoutDifference<'g> {
             Shape::Mig { .. } => {
                 // An instance that is shared in parts counts once.
                 let instances: BTreeSet<Instance> = beside.filter_map(Shape::instance).collect();
-                Geometry::of(&gpu.table, instances).is_ok()
+                Geometry::from_instances(&gpu.table, instances).is_ok()
             }
             Shape::Whole { .. } => self.stays.is_empty() && gpu.undivided,
             Shape::Mps { .. } | Shape::TimeSlicing { .. } => {

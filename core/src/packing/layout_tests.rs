@@ -24,7 +24,7 @@ const MIXED: &str = r#"{"layout": [{"resource": "nvidia.com/mig-1g.10gb", "count
     {"resource": "nvidia.com/mig-4g.40gb", "count": 1}]}"#;
 
 fn shapes(spec: &GpuNodeSpec, status: &GpuNodeStatus) -> Vec<String> {
-    let gpu = &NodeInventory::of(spec, status).gpus[0];
+    let gpu = &NodeInventory::from_spec(spec, status).gpus[0];
     gpu.layout.iter().flatten().map(ToString::to_string).collect()
 }
 
@@ -87,15 +87,18 @@ fn a_pod_gets_slices_of_the_layout_only() {
     for name in ["nvidia.com/mig-2g.20gb", "nvidia.com/mig-7g.80gb", "nvidia.com/mig-1c.4g.40gb"] {
         assert_eq!(reserve(&node, name), Err(Refusal::NeverFits), "{name}");
     }
-    let full =
-        fit(&NodeInventory::of(&node.0, &node.1), &request("nvidia.com/mig-1g.10gb", 4), &Fleet::default());
+    let full = fit(
+        &NodeInventory::from_spec(&node.0, &node.1),
+        &request("nvidia.com/mig-1g.10gb", 4),
+        &Fleet::default(),
+    );
     assert_eq!(full, Err(Refusal::CountNeverFits));
 }
 
 #[test]
 fn a_layout_of_mps_shares_waits_for_a_time_slice_that_is_still_held() {
     let (spec, status) = t4("", "nvidia.com/gpu-4gb", 2);
-    let mut gpu = NodeInventory::of(&spec, &status).gpus.remove(0);
+    let mut gpu = NodeInventory::from_spec(&spec, &status).gpus.remove(0);
     assert_eq!(missing(&gpu).len(), 2);
     let shape = Shape::TimeSlicing { size_gb: SizeGb(4) };
     gpu.slices.push(PlacedSlice { shape, occupancy: Occupancy::Taken });
@@ -114,7 +117,7 @@ fn equal_shares_and_shares_of_a_size_have_names_of_their_own() {
     let (equal, sized) = ("nvidia.com/gpu.shared", "nvidia.com/gpu-4gb.shared");
     let in_three = t4(r#""timeSlicing": {"replicas": 3},"#, equal, 1);
     for ((spec, status), name, other) in [(in_three, equal, sized), (t4("", sized, 1), sized, equal)] {
-        let node = NodeInventory::of(&spec, &status);
+        let node = NodeInventory::from_spec(&spec, &status);
         let given = |name: &str| {
             let fit = fit(&node, &request_sized(name.parse().unwrap(), SizeGb(4), 1), &Fleet::default())?;
             Ok(fit.slices[0].shape)
@@ -151,7 +154,7 @@ proptest! {
         const SHARES: &str = r#"{"layout": [{"resource": "nvidia.com/gpu-4gb", "count": 2},
             {"resource": "nvidia.com/gpu-2gb", "count": 3}]}"#;
         let (mut spec, status) = if is_mig { node("H100-80GB", MIXED) } else { node("T4-16GB", SHARES) };
-        let layout = NodeInventory::of(&spec, &status).gpus[0].layout.clone().unwrap();
+        let layout = NodeInventory::from_spec(&spec, &status).gpus[0].layout.clone().unwrap();
         let names = ["mig-1g.10gb", "mig-4g.40gb", "mig-2g.20gb", "gpu-4gb", "gpu-2gb", "gpu-8gb"];
         let mut pods = Vec::new();
         for (n, (name, leaves)) in steps.into_iter().enumerate() {

@@ -49,7 +49,7 @@ pub(super) fn candidate(gpu: &GpuInventory, shape: Shape) -> Option<Candidate> {
         return None;
     }
     let used: MemoryMib = gpu.taken().map(|s| s.size().share_memory()).sum();
-    let room = Room::of(&gpu.rule, kind, gpu.memory, gpu.beside, gpu.mps_shares);
+    let room = Room::new(&gpu.rule, kind, gpu.memory, gpu.beside, gpu.mps_shares);
     let room = room.after(gpu.taken())?.after([shape])?;
     let rank = rank(kind, used, room.memory);
     if let Some((id, _)) = gpu.idle().find(|(_, idle)| *idle == shape) {
@@ -131,10 +131,11 @@ mod tests {
     fn idle_shares_of_another_size_go_where_all_have_one_size() {
         let share = |gb| Shape::Mps { size_gb: SizeGb(gb), compute: None };
         let idle = |id: &str, gb| PlacedSlice { shape: share(gb), occupancy: Occupancy::Idle(id.into()) };
-        let mut gpu = NodeInventory::of(&GpuNodeSpec::default(), &node_status(&["T4-16GB"])).gpus.remove(0);
+        let mut gpu =
+            NodeInventory::from_spec(&GpuNodeSpec::default(), &node_status(&["T4-16GB"])).gpus.remove(0);
         gpu.slices = vec![idle("smaller", 1), idle("equal", 2)];
         let beside = |gpu: &GpuInventory| {
-            let room = Room::of(&gpu.rule, Kind::Mps, gpu.memory, MemoryMib(0), None);
+            let room = Room::new(&gpu.rule, Kind::Mps, gpu.memory, MemoryMib(0), None);
             in_the_way(gpu, share(2), room.after([share(2)]).unwrap())
         };
         assert_eq!(beside(&gpu), []);

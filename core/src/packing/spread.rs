@@ -21,7 +21,7 @@ impl Spread {
     /// The spread for slices of one name and kind. Each item is a container: the number of its slices, and whether they
     /// must be on different GPUs.
     #[must_use]
-    pub fn of(kind: Option<Kind>, containers: impl IntoIterator<Item = (u32, bool)>) -> Self {
+    pub fn for_slices(kind: Option<Kind>, containers: impl IntoIterator<Item = (u32, bool)>) -> Self {
         let several = containers.into_iter().filter(|(count, _)| *count > 1);
         let spreads = several.map(|(_, distinct)| match kind {
             _ if distinct => Self::DistinctGpus,
@@ -66,12 +66,13 @@ mod tests {
 
     #[test]
     fn the_strictest_container_decides() {
-        let mps = |containers: &[(u32, bool)]| Spread::of(Some(Kind::Mps), containers.iter().copied());
+        let mps =
+            |containers: &[(u32, bool)]| Spread::for_slices(Some(Kind::Mps), containers.iter().copied());
         assert_eq!(mps(&[(1, true), (1, false)]), Spread::Any, "one slice is on one GPU anyway");
         assert_eq!(mps(&[(2, false), (1, true)]), Spread::OneGpu);
         for both in [[(2, false), (2, true)], [(2, true), (2, false)]] {
             assert_eq!(mps(&both), Spread::DistinctGpus);
         }
-        assert_eq!(Spread::of(Some(Kind::Mig), [(2, false)]), Spread::Any);
+        assert_eq!(Spread::for_slices(Some(Kind::Mig), [(2, false)]), Spread::Any);
     }
 }

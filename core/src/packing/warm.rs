@@ -108,6 +108,6 @@ fn requests(node: &NodeInventory, name: ResourceName) -> Vec<ContainerRequest> {
         ResourceName::Whole => node.gpus.iter().map(|gpu| gpu.memory.nominal()).collect(),
         _ => BTreeSet::from([name.size().unwrap_or(SizeGb(1))]),
     };
-    let request = |size_gb| ContainerRequest { profile, ..ContainerRequest::of(name, size_gb) };
+    let request = |size_gb| ContainerRequest { profile, ..ContainerRequest::for_slice(name, size_gb) };
     sizes.into_iter().map(request).collect()
 }

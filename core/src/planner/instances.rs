@@ -108,7 +108,7 @@ fn obstacle(gpu: &ObservedGpu, table: &MigTable, kept: &[Instance], wanted: &Wan
         return Some(forbidden);
     }
     let wanted = wanted.instance;
-    let alone = Geometry::of(table, kept.iter().copied());
+    let alone = Geometry::from_instances(table, kept.iter().copied());
     let illegal = alone.and_then(|g| g.place(wanted.profile, wanted.placement.start)).err()?;
     let mut held = gpu.instances.iter().filter(|o| o.is_held());
     let is_held = held.any(|o| o.instance.placement.overlaps(wanted.placement));
@@ -123,7 +123,7 @@ fn plan_parts(gpu: &ObservedGpu, wanted: &Wanted<'_>, observed: Option<&Observed
     let (instance, uuid) = (wanted.instance, || gpu.uuid.clone());
     // Held parts stay, because no plan may touch them. So do desired parts that exist.
     let stays = observed.iter().flat_map(|o| &o.parts).filter(|p| p.held || is_wanted(p.part));
-    let stays = ComputeGeometry::with(instance.profile, stays.map(|p| p.part));
+    let stays = ComputeGeometry::from_instances(instance.profile, stays.map(|p| p.part));
     let mut creates = Vec::new();
     let mut geometry = stays;
     for (id, part) in &wanted.slices {

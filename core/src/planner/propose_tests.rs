@@ -339,7 +339,7 @@ proptest! {
                 Step::Switch { .. } | Step::End { .. } | Step::Start { .. } => {}
             }
         }
-        prop_assert!(Geometry::of(&table, after.iter().copied()).is_ok());
+        prop_assert!(Geometry::from_instances(&table, after.iter().copied()).is_ok());
         for slice in &wanted {
             let there = after.contains(&slice.shape.instance().unwrap());
             prop_assert!(there != plan.refused.iter().any(|(id, _)| *id == slice.id));
@@ -350,7 +350,7 @@ proptest! {
         let stays: Vec<_> = after.iter().filter(|i| !spare.contains(i)).copied().collect();
         let suffices = |gone: u32| {
             let rest = spare.iter().enumerate().filter(|(n, _)| gone >> n & 1 == 0).map(|(_, i)| *i);
-            Geometry::of(&table, stays.iter().copied().chain(rest)).is_ok()
+            Geometry::from_instances(&table, stays.iter().copied().chain(rest)).is_ok()
         };
         let fewest = (0..1_u32 << spare.len()).filter(|gone| suffices(*gone)).map(u32::count_ones).min();
         prop_assert_eq!(Some(destroys), fewest.and_then(|n| usize::try_from(n).ok()), "the fewest that do");

@@ -42,7 +42,7 @@ fn obstacle(gpu: &ObservedGpu, others: &[Shape], shape: Shape) -> Option<Obstacl
         Some(Obstacle::OtherSize)
     } else if kind == Kind::Mps && gpu.allowed.mps_shares.is_some_and(|most| others.len() >= most as usize) {
         Some(Obstacle::TooManyShares)
-    } else if memory > most.of(gpu.memory) || shape.memory_of(gpu.memory) > gpu.memory {
+    } else if memory > most.limit_for(gpu.memory) || shape.memory_of(gpu.memory) > gpu.memory {
         Some(Obstacle::NoMemory)
     } else if compute > gpu.memory.0.saturating_mul(most.percent()) {
         Some(Obstacle::NoCompute)

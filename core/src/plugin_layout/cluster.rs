@@ -47,7 +47,7 @@ impl<'s> Cluster<'s> {
     }
 
     fn gpus(node: &SeenNode) -> Option<NodeGpus> {
-        NodeGpus::of(&node.labels, &node.allocatable, &node.boot)
+        NodeGpus::from_labels(&node.labels, &node.allocatable, &node.boot)
     }
 
     /// Whether some node has a layout, or will get one that its GPUs can have.
@@ -219,7 +219,7 @@ impl<'s> Cluster<'s> {
             keys?.get(label).filter(|text| *text != DEFAULT_TEXT)?;
             let (label, policy) = (label.clone(), policy.name.clone());
             let conflict = Conflict::KeptByHand { label, policy };
-            Some((name.clone(), NodeDecision::of(LayoutState::Conflict(conflict))))
+            Some((name.clone(), NodeDecision::from_state(LayoutState::Conflict(conflict))))
         };
         self.seen.nodes.iter().filter_map(state).collect()
     }
@@ -247,7 +247,7 @@ impl<'s> Cluster<'s> {
         let policy = self.seen.cluster_policy.filter(is_renamed);
         let closed = policy.map(|policy| {
             let (policy, shown) = (policy.name.clone(), shown(&node.allocatable));
-            NodeDecision::of(LayoutState::Renaming { policy, shown })
+            NodeDecision::from_state(LayoutState::Renaming { policy, shown })
         });
         closed.or_else(|| verdict.states.get(name).cloned())
     }

@@ -121,7 +121,7 @@ pub fn decide(seen: Seen<'_>) -> Decision {
             there,
             keys: &settled,
             may_remove: !seen.has_bad_files,
-            gate: gates.of(name),
+            gate: gates.for_node(name),
             timeout_seconds: seen.timeout_seconds,
             now: seen.now,
             ages: seen.ages,
@@ -176,7 +176,7 @@ struct Gates<'v> {
 }
 
 impl Gates<'_> {
-    fn of(&self, name: &NodeName) -> Gate {
+    fn for_node(&self, name: &NodeName) -> Gate {
         match (self.verdict.of_nodes.get(name), &self.first) {
             (Some(gate), _) => gate.clone(),
             (None, Gate::Open) => self.verdict.for_all.clone().unwrap_or(Gate::Open),

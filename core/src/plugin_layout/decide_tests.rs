@@ -59,7 +59,7 @@ fn nothing_is_changed_while_a_pod_holds_a_device() {
 fn device_holders_are_looked_up_before_a_change() {
     let mut world = World::new(&[("a", sliced(4))]).node("n", "a", T4);
     world.config_map.data = world.decide().config_map.map(|write| write.data);
-    world.at("n").holders = Holders::Unknown;
+    world.node_mut("n").holders = Holders::Unknown;
     let decision = &world.decide().nodes["n"];
     assert!(decision.asks_for_holders && decision.write.is_none());
 }
@@ -80,7 +80,7 @@ fn a_plugin_that_does_not_follow_in_time_gets_its_former_configuration_again() {
     world.now += 10 * TIMEOUT;
     assert_eq!(world.reason("n"), "RolledBack", "the same is not tried again");
 
-    world.at("n").boot = "another".to_owned();
+    world.node_mut("n").boot = "another".to_owned();
     assert_eq!(world.reason("n"), "Applying", "the node is another");
     world.now += TIMEOUT;
     assert_eq!(world.reason("n"), "RolledBack");
@@ -128,7 +128,7 @@ fn the_former_labels_return_when_the_policy_ends() {
     world.hold("n", &[]);
     assert_eq!((world.reason("n"), world.config("n")), ("Removing", None));
     world.shows("n", &[("nvidia.com/gpu", 1)]);
-    assert_eq!((world.reason("n"), world.at("n").record.clone()), ("", None));
+    assert_eq!((world.reason("n"), world.node_mut("n").record.clone()), ("", None));
     assert_eq!(world.reported.last().map(String::as_str), Some("LayoutRemoved"));
     world.settle();
     assert_eq!(world.config_map.data.unwrap().keys().collect::<Vec<_>>(), ["default"]);
@@ -227,7 +227,7 @@ fn an_admins_label_stays() {
     world.shows("n", &[("nvidia.com/gpu", 2)]);
     let state = world.state("n").unwrap();
     assert_eq!(state.to_string(), "layout b is in force: 2 nvidia.com/gpu", "it is a key of kerf's");
-    assert_eq!(world.at("n").record, None, "and not kerf's to take back");
+    assert_eq!(world.node_mut("n").record, None, "and not kerf's to take back");
     world.label("n", "kerf.dev/layout", Some("a"));
     assert_eq!(
         (world.reason("n"), world.config("n").as_deref()),
@@ -241,7 +241,7 @@ fn kerf_drops_its_record_if_an_admin_changes_the_label() {
     let mut world = in_force();
     world.label("n", CONFIG, Some("theirs"));
     assert_eq!(world.reason("n"), "LabelByHand");
-    assert_eq!(world.at("n").record, None);
+    assert_eq!(world.node_mut("n").record, None);
     world.policies = policies(&[]);
     assert_eq!((world.reason("n"), world.config("n").as_deref()), ("", Some("theirs")));
 }
@@ -331,7 +331,7 @@ fn a_config_map_that_cannot_be_written_is_reported() {
 #[test]
 fn an_unreadable_record_stops_everything_on_its_node() {
     let mut world = in_force();
-    world.at("n").record = Some("{".to_owned());
+    world.node_mut("n").record = Some("{".to_owned());
     world.policies = policies(&[("a", sliced(2))]);
     assert_eq!(world.reason("n"), "RecordUnreadable");
     assert_eq!(world.config("n").as_deref(), Some("a"));
@@ -506,7 +506,7 @@ fn the_end_of_all_layouts_renames_no_mig_devices_that_pods_hold() {
     assert_eq!(strategy(&world), Some(MigStrategy::Mixed));
     let condition = |world: &World, node: &str| world.nodes[node].condition.is_some();
     for node in ["a", "b"] {
-        world.at(node).holders = Holders::Unknown;
+        world.node_mut(node).holders = Holders::Unknown;
     }
     let decision = world.decide();
     assert_eq!(decision.asks.len(), 2);

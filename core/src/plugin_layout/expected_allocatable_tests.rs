@@ -4,12 +4,12 @@ use crate::plugin_layout::testing::{labels, numbers};
 
 fn a100(count: &str) -> NodeGpus {
     let found = labels(&[(PRODUCT, "NVIDIA-A100-SXM4-80GB"), (COUNT, count), (COMPUTE_MAJOR, "8")]);
-    NodeGpus::of(&found, &numbers(&[]), "b").unwrap()
+    NodeGpus::from_labels(&found, &numbers(&[]), "b").unwrap()
 }
 
 fn gpus(product: &str, major: &str, minor: &str) -> NodeGpus {
     let found = [(PRODUCT, product), (COUNT, "1"), (COMPUTE_MAJOR, major), (COMPUTE_MINOR, minor)];
-    NodeGpus::of(&labels(&found), &numbers(&[]), "b").unwrap()
+    NodeGpus::from_labels(&labels(&found), &numbers(&[]), "b").unwrap()
 }
 
 fn layout(mig_strategy: MigStrategy, mig_config: Option<&str>, sharing: Sharing) -> PluginLayout {
@@ -65,7 +65,7 @@ fn unfit_gpus_are_refused_with_the_reason() {
         "it may be a new one"
     );
     let labels = labels(&[(PRODUCT, "NVIDIA-X1"), (MIG_CAPABLE, "true")]);
-    let new = NodeGpus::of(&labels, &numbers(&[]), "b").unwrap();
+    let new = NodeGpus::from_labels(&labels, &numbers(&[]), "b").unwrap();
     assert_eq!(
         layout(mixed, None, Sharing::None).expected(&new).unwrap().to_string(),
         "devices nvidia.com/…"

@@ -36,7 +36,7 @@ pub struct NodeGpus {
 impl NodeGpus {
     /// Reads the GPUs from a node's labels and allocatable; `None` if neither shows a GPU.
     #[must_use]
-    pub fn of(
+    pub fn from_labels(
         labels: &BTreeMap<String, String>,
         allocatable: &BTreeMap<String, u64>,
         boot: &str,
@@ -137,7 +137,7 @@ mod tests {
     use crate::plugin_layout::testing::{labels, numbers};
 
     fn gpus(product: &str, count: &str) -> NodeGpus {
-        NodeGpus::of(&labels(&[(PRODUCT, product), (COUNT, count)]), &numbers(&[]), "b").unwrap()
+        NodeGpus::from_labels(&labels(&[(PRODUCT, product), (COUNT, count)]), &numbers(&[]), "b").unwrap()
     }
 
     #[test]
@@ -161,17 +161,17 @@ mod tests {
         assert_eq!(gpus("NVIDIA-A100-SXM4-80GB-MIG-1g.10gb", "9").count, None);
         assert_eq!(gpus("NVIDIA-H20", "8").model, None, "two models are called so");
         let reported = labels(&[(PRODUCT, "NVIDIA-H20"), (MEMORY, "143771")]);
-        let reported = NodeGpus::of(&reported, &numbers(&[]), "b").unwrap();
+        let reported = NodeGpus::from_labels(&reported, &numbers(&[]), "b").unwrap();
         assert_eq!(reported.model.map(|model| model.name), Some("H20-141GB"));
         assert_eq!(gpus("NVIDIA-GeForce-RTX-4090", "1").model, None);
-        let plugin = NodeGpus::of(&labels(&[]), &numbers(&[("nvidia.com/gpu", 1)]), "b").unwrap();
+        let plugin = NodeGpus::from_labels(&labels(&[]), &numbers(&[("nvidia.com/gpu", 1)]), "b").unwrap();
         assert_eq!((plugin.model, plugin.count), (None, None));
     }
 
     #[test]
     fn a_missing_label_is_no_difference() {
         let of = |all: &[(&str, &str)], boot: &str| {
-            NodeGpus::of(&labels(all), &numbers(&[("nvidia.com/gpu", 8)]), boot).unwrap().fingerprint
+            NodeGpus::from_labels(&labels(all), &numbers(&[("nvidia.com/gpu", 8)]), boot).unwrap().fingerprint
         };
         let product = (PRODUCT, "NVIDIA-A100-SXM4-80GB");
         let reported = of(&[product, (COUNT, "8"), (DRIVER, "570.1")], "b");
@@ -193,6 +193,6 @@ mod tests {
 
     #[test]
     fn a_node_without_gpus_has_none() {
-        assert_eq!(NodeGpus::of(&labels(&[("a", "b")]), &numbers(&[("cpu", 4)]), "b"), None);
+        assert_eq!(NodeGpus::from_labels(&labels(&[("a", "b")]), &numbers(&[("cpu", 4)]), "b"), None);
     }
 }

@@ -40,7 +40,9 @@ impl SeenNode {
     pub(super) fn waits(&self, state: impl FnOnce(Pods) -> LayoutState) -> Option<NodeDecision> {
         match &self.holders {
             Holders::Unknown => Some(NodeDecision::asking(state(Pods(Vec::new())))),
-            Holders::Known(pods) if !pods.is_empty() => Some(NodeDecision::of(state(Pods(pods.clone())))),
+            Holders::Known(pods) if !pods.is_empty() => {
+                Some(NodeDecision::from_state(state(Pods(pods.clone()))))
+            }
             Holders::Known(_) => None,
         }
     }
@@ -70,7 +72,7 @@ impl NodeWrite {
     /// Whether the patch changes what NVIDIA's programs read. Then no pod may come before they have followed.
     #[must_use]
     pub fn changes(&self, seen: &SeenNode) -> bool {
-        self.labels != PluginLabels::of(&seen.labels)
+        self.labels != PluginLabels::from_labels(&seen.labels)
     }
 }
 
@@ -131,20 +133,20 @@ pub(super) enum Gate {
 }
 
 impl NodeDecision {
-    pub(super) fn of(state: LayoutState) -> Self {
+    pub(super) fn from_state(state: LayoutState) -> Self {
         Self { state: Some(state), ..Self::default() }
     }
 
     fn conflict(conflict: Conflict) -> Self {
-        Self::of(LayoutState::Conflict(conflict))
+        Self::from_state(LayoutState::Conflict(conflict))
     }
 
-    pub(super) fn with(write: NodeWrite, state: Option<LayoutState>) -> Self {
+    pub(super) fn with_write(write: NodeWrite, state: Option<LayoutState>) -> Self {
         Self { write: Some(write), state, asks_for_holders: false }
     }
 
     fn asking(state: LayoutState) -> Self {
-        Self { asks_for_holders: true, ..Self::of(state) }
+        Self { asks_for_holders: true, ..Self::from_state(state) }
     }
 
     /// The condition to write, if the Node has another one; `Some(None)` removes it.
@@ -180,12 +182,12 @@ pub(super) fn decide(
         Ok(record) => record,
         Err(error) => {
             let unreadable = LayoutState::Conflict(Conflict::Record { error: error.to_string() });
-            return NodeDecision::of(chosen.err().unwrap_or(unreadable));
+            return NodeDecision::from_state(chosen.err().unwrap_or(unreadable));
         }
     };
     let decision = match chosen {
         Ok(chosen) => due(node, record.clone(), chosen, around),
-        Err(state) => NodeDecision::of(state),
+        Err(state) => NodeDecision::from_state(state),
     };
     match record {
         Some(record) if decision.write.is_none() => begun_before(node, record, decision, around),
@@ -201,7 +203,7 @@ fn begun_before(
     decision: NodeDecision,
     around: &Around<'_>,
 ) -> NodeDecision {
-    let labels = PluginLabels::of(&node.labels);
+    let labels = PluginLabels::from_labels(&node.labels);
     if record.is_applying() && record.set != labels {
         // Another client has changed the labels, so the expected devices will never appear. Without the record the node
         // opens again.
@@ -228,18 +230,20 @@ fn due(
     chosen: Option<Chosen<'_>>,
     around: &Around<'_>,
 ) -> NodeDecision {
-    let labels = PluginLabels::of(&node.labels);
+    let labels = PluginLabels::from_labels(&node.labels);
     match record {
         None => unrecorded(node, &labels, chosen, around),
         // This arm comes first because GPU Operator sets a missing label while the plugin follows: labels that differ
         // mean no admin here.
         Some(record) if record.is_removed() && chosen.is_none() => left(node, &record, around),
         // Another client has set the labels. kerf drops its record and does not touch them again.
-        Some(record) if record.set != labels => NodeDecision::with(NodeWrite { labels, record: None }, None),
+        Some(record) if record.set != labels => {
+            NodeDecision::with_write(NodeWrite { labels, record: None }, None)
+        }
         Some(record) => match chosen {
             None if !around.may_remove && record.is_applying() => applying(node, record, None, around),
             None if !around.may_remove => {
-                NodeDecision::of(shows(node, &record.layout, &record.expected, None))
+                NodeDecision::from_state(shows(node, &record.layout, &record.expected, None))
             }
             None => removed(node, record, around),
             Some(chosen) if record.layout == chosen.name && record.digest == chosen.layout.digest() => {
@@ -280,12 +284,12 @@ fn watched(node: &SeenNode, layout: Chosen<'_>) -> NodeDecision {
     let Some(gpus) = gpus(node) else { return NodeDecision::default() };
     match layout.layout.expected(&gpus) {
         Err(why) => NodeDecision::conflict(Conflict::Unfit { layout: layout.name.to_owned(), why }),
-        Ok(expected) => NodeDecision::of(shows(node, layout.name, &expected, Some(layout.layout))),
+        Ok(expected) => NodeDecision::from_state(shows(node, layout.name, &expected, Some(layout.layout))),
     }
 }
 
 fn gpus(node: &SeenNode) -> Option<NodeGpus> {
-    NodeGpus::of(&node.labels, &node.allocatable, &node.boot)
+    NodeGpus::from_labels(&node.labels, &node.allocatable, &node.boot)
 }
 
 /// Whether the node advertises the expected devices. `layout` is `None` if no policy has it any longer.
@@ -343,13 +347,16 @@ fn begin(
         Ok(expected) => expected,
         Err(why) => return NodeDecision::conflict(Conflict::Unfit { layout: name(), why }),
     };
-    let preparing = |what| NodeDecision::of(LayoutState::Preparing { layout: name(), what });
+    let preparing = |what| NodeDecision::from_state(LayoutState::Preparing { layout: name(), what });
     match &around.gate {
         Gate::Open => {}
         Gate::Conflict(conflict) => return NodeDecision::conflict(conflict.clone()),
         Gate::Preparing(what) => return preparing(what.clone()),
         Gate::Pods(pods) => {
-            return NodeDecision::of(LayoutState::WaitsForStrategy { layout: name(), pods: pods.clone() });
+            return NodeDecision::from_state(LayoutState::WaitsForStrategy {
+                layout: name(),
+                pods: pods.clone(),
+            });
         }
     }
     let held = record.and_then(|record| record.set.config.as_deref());
@@ -387,7 +394,7 @@ fn begin(
         before,
         propagation,
     };
-    NodeDecision::with(NodeWrite { labels: set, record: Some(record) }, Some(state))
+    NodeDecision::with_write(NodeWrite { labels: set, record: Some(record) }, Some(state))
 }
 
 pub(super) fn mig_state(node: &SeenNode) -> Option<&str> {
@@ -403,7 +410,7 @@ fn begun(node: &SeenNode, record: NodeRecord, chosen: Chosen<'_>, around: &Aroun
                 (LayoutState::Short { .. }, Gate::Conflict(conflict @ Conflict::Strategies { .. })) => {
                     NodeDecision::conflict(conflict.clone())
                 }
-                _ => NodeDecision::of(seen),
+                _ => NodeDecision::from_state(seen),
             }
         }
         Progress::RolledBack { why } => {
@@ -412,7 +419,7 @@ fn begun(node: &SeenNode, record: NodeRecord, chosen: Chosen<'_>, around: &Aroun
             if is_other {
                 return begin(node, &record.set.clone(), chosen, Some(&record), around);
             }
-            NodeDecision::of(rolled_back(&record, why.clone()))
+            NodeDecision::from_state(rolled_back(&record, why.clone()))
         }
         Progress::Applying { .. } => applying(node, record, Some(chosen.layout), around),
     }
@@ -436,7 +443,7 @@ fn applying(
     if matches!(seen, LayoutState::InForce { .. }) && !is_cutting && !lags {
         let labels = record.set.clone();
         let record = NodeRecord { progress: Progress::Applied, propagation: None, ..record };
-        return NodeDecision::with(NodeWrite { labels, record: Some(record) }, Some(seen));
+        return NodeDecision::with_write(NodeWrite { labels, record: Some(record) }, Some(seen));
     }
     if mig == Some("failed") && !mig_had_failed {
         let config = record.set.mig.clone().unwrap_or_default();
@@ -447,5 +454,5 @@ fn applying(
         let why = Failure::TimedOut { seconds: around.timeout_seconds, shown };
         return failed(node, record, why, around);
     }
-    NodeDecision::of(LayoutState::Applying { layout: record.layout, expected, shown })
+    NodeDecision::from_state(LayoutState::Applying { layout: record.layout, expected, shown })
 }

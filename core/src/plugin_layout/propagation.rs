@@ -29,7 +29,7 @@ pub struct Propagation {
 
 impl Propagation {
     pub(super) fn begin(node: &SeenNode, set: &PluginLabels, now: u64) -> Self {
-        let cuts = set.mig != PluginLabels::of(&node.labels).mig;
+        let cuts = set.mig != PluginLabels::from_labels(&node.labels).mig;
         Self { since: now, shown: devices(&node.allocatable), cuts }
     }
 

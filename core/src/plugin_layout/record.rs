@@ -23,7 +23,7 @@ pub struct PluginLabels {
 impl PluginLabels {
     /// Reads them from a node's labels. An empty value counts as absent.
     #[must_use]
-    pub fn of(labels: &BTreeMap<String, String>) -> Self {
+    pub fn from_labels(labels: &BTreeMap<String, String>) -> Self {
         let value = |key| labels.get(key).filter(|value| !value.is_empty()).cloned();
         Self { config: value(CONFIG), mig: value(MIG_CONFIG) }
     }
@@ -169,7 +169,7 @@ mod tests {
     #[test]
     fn an_empty_label_is_none() {
         let labels = [(CONFIG.to_owned(), String::new()), (MIG_CONFIG.to_owned(), "all-disabled".to_owned())];
-        let labels = PluginLabels::of(&labels.into());
+        let labels = PluginLabels::from_labels(&labels.into());
         assert_eq!(labels, PluginLabels { config: None, mig: Some("all-disabled".to_owned()) });
     }
 }

@@ -18,7 +18,7 @@ pub(super) fn failed(node: &SeenNode, record: NodeRecord, why: Failure, around: 
     let propagation = Some(Propagation::begin(node, &set, around.now));
     let record =
         NodeRecord { progress: Progress::RolledBack { why }, set: set.clone(), propagation, ..record };
-    NodeDecision::with(NodeWrite { labels: set, record: Some(record) }, Some(state))
+    NodeDecision::with_write(NodeWrite { labels: set, record: Some(record) }, Some(state))
 }
 
 pub(super) fn rolled_back(record: &NodeRecord, why: Failure) -> LayoutState {
@@ -41,16 +41,19 @@ pub(super) fn removed(node: &SeenNode, record: NodeRecord, around: &Around<'_>) 
     let propagation = Some(Propagation::begin(node, &labels, around.now));
     let (digest, progress, set) = (String::new(), Progress::Applied, labels.clone());
     let record = NodeRecord { digest, progress, set, propagation, ..record };
-    NodeDecision::with(NodeWrite { labels, record: Some(record) }, Some(state))
+    NodeDecision::with_write(NodeWrite { labels, record: Some(record) }, Some(state))
 }
 
 /// A node with its labels from before kerf: the record is removed once the plugin has followed.
 pub(super) fn left(node: &SeenNode, record: &NodeRecord, around: &Around<'_>) -> NodeDecision {
     let state = removing(node, record);
     if record.propagation.is_some() && !has_followed(node, record, around) {
-        return NodeDecision::of(state);
+        return NodeDecision::from_state(state);
     }
-    NodeDecision::with(NodeWrite { labels: PluginLabels::of(&node.labels), record: None }, None)
+    NodeDecision::with_write(
+        NodeWrite { labels: PluginLabels::from_labels(&node.labels), record: None },
+        None,
+    )
 }
 
 fn removing(node: &SeenNode, record: &NodeRecord) -> LayoutState {
@@ -84,5 +87,5 @@ pub(super) fn followed(node: &SeenNode, record: NodeRecord, around: &Around<'_>)
     let is_left = !record.is_applying() && has_followed(node, &record, around);
     let next = if is_left { None } else { Some(propagation.noticing(node)?) };
     let record = NodeRecord { propagation: next, ..record };
-    Some(NodeWrite { labels: PluginLabels::of(&node.labels), record: Some(record) })
+    Some(NodeWrite { labels: PluginLabels::from_labels(&node.labels), record: Some(record) })
 }

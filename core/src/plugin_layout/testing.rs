@@ -89,23 +89,24 @@ impl World {
         self
     }
 
-    pub(super) fn at(&mut self, name: &str) -> &mut SeenNode {
+    pub(super) fn node_mut(&mut self, name: &str) -> &mut SeenNode {
         self.nodes.get_mut(name).unwrap()
     }
 
     pub(super) fn label(&mut self, node: &str, key: &str, value: Option<&str>) {
         match value {
-            Some(value) => drop(self.at(node).labels.insert(key.to_owned(), value.to_owned())),
-            None => drop(self.at(node).labels.remove(key)),
+            Some(value) => drop(self.node_mut(node).labels.insert(key.to_owned(), value.to_owned())),
+            None => drop(self.node_mut(node).labels.remove(key)),
         }
     }
 
     pub(super) fn hold(&mut self, node: &str, pods: &[&str]) {
-        self.at(node).holders = Holders::Known(pods.iter().map(|pod| PodKey::new("ns", *pod)).collect());
+        self.node_mut(node).holders =
+            Holders::Known(pods.iter().map(|pod| PodKey::new("ns", *pod)).collect());
     }
 
     pub(super) fn shows(&mut self, node: &str, allocatable: &[(&str, u64)]) {
-        self.at(node).allocatable = numbers(allocatable);
+        self.node_mut(node).allocatable = numbers(allocatable);
     }
 
     fn ages(&self) -> FirstSeen {
@@ -195,7 +196,7 @@ impl World {
     }
 
     pub(super) fn plugin_labels(&self, node: &str) -> PluginLabels {
-        PluginLabels::of(&self.nodes[node].labels)
+        PluginLabels::from_labels(&self.nodes[node].labels)
     }
 
     pub(super) fn config(&self, node: &str) -> Option<String> {

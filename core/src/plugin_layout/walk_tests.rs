@@ -66,11 +66,11 @@ fn some(indexes: &[usize]) -> Vec<(&'static str, Value)> {
 
 /// The plugin advertises what the node's labels ask for.
 fn obey(world: &mut World, node: &str) {
-    let record = world.at(node).record.clone();
+    let record = world.node_mut(node).record.clone();
     let expected =
         record.and_then(|record| super::NodeRecord::from_json(&record).ok()).map(|record| record.expected);
     if let Some(super::ExpectedAllocatable::Counts(counts)) = expected {
-        world.at(node).allocatable = counts;
+        world.node_mut(node).allocatable = counts;
     }
 }
 

@@ -220,7 +220,7 @@ impl TryFrom<PolicyDocument> for Policy {
         if let Some(error) = document.problems().into_iter().next() {
             return Err(error);
         }
-        Ok(Self::of(document, Lineage::default()))
+        Ok(Self::from_document(document, Lineage::default()))
     }
 }
 
@@ -235,7 +235,7 @@ impl PolicySpec {
 
 impl Policy {
     /// Makes a policy of a document that has no problems.
-    pub(super) fn of(document: PolicyDocument, lineage: Lineage) -> Self {
+    pub(super) fn from_document(document: PolicyDocument, lineage: Lineage) -> Self {
         let (name, spec) = (document.metadata.name, document.spec);
         Self { signature: Signature::of_match(&spec.pods), name, spec, lineage }
     }

@@ -13,11 +13,11 @@ use serde_json::{Value, json};
 pub(super) fn problems(document: &PolicyDocument) -> Vec<PolicyError> {
     let PolicyDocument { api_version, kind, metadata, spec } = document;
     let mut errors = head(api_version, kind, "GpuPolicy");
-    errors.extend(name(&Field::of("metadata.name"), &metadata.name));
+    errors.extend(name(&Field::from_dotted("metadata.name"), &metadata.name));
     errors.extend(pod_match(&spec.pods));
     if let Some(reason) = &spec.deny {
-        let deny = Field::of("spec.deny");
-        errors.extend(reason.trim().is_empty().then(|| PolicyFault::NoReason.of(deny)));
+        let deny = Field::from_dotted("spec.deny");
+        errors.extend(reason.trim().is_empty().then(|| PolicyFault::NoReason.at_field(deny)));
         // The other fields are not checked further, because beside `deny` each of them is a mistake.
         errors.extend(beside_deny(spec));
         return errors;
@@ -25,29 +25,32 @@ pub(super) fn problems(document: &PolicyDocument) -> Vec<PolicyError> {
     // The loader fills in inherited fields before. A document that still has `extends` here is not what its author
     // means.
     let extends = spec.extends.iter();
-    errors.extend(extends.map(|base| PolicyFault::NoBase(base.clone()).of(Field::of("spec.extends"))));
+    errors.extend(
+        extends.map(|base| PolicyFault::NoBase(base.clone()).at_field(Field::from_dotted("spec.extends"))),
+    );
     errors.extend(isolation(spec));
     errors.extend(models(spec));
-    errors.extend(labels(&Field::of("spec.nodeSelector"), &spec.node_selector));
+    errors.extend(labels(&Field::from_dotted("spec.nodeSelector"), &spec.node_selector));
     for (index, given) in spec.tolerations.iter().enumerate() {
-        errors.extend(toleration(&Field::of("spec.tolerations").at(index), given));
+        errors.extend(toleration(&Field::from_dotted("spec.tolerations").item(index), given));
     }
     // An empty name is allowed: pods then keep their scheduler, which calls the extender too.
     let scheduler = Some(&spec.scheduler_name).filter(|named| !named.is_empty());
-    errors.extend(scheduler.and_then(|named| name(&Field::of("spec.schedulerName"), named)));
+    errors.extend(scheduler.and_then(|named| name(&Field::from_dotted("spec.schedulerName"), named)));
     errors.extend(zero("spec.maxCount", Some(spec.max_count)));
     errors.extend(sizes(&spec.sizes));
     errors.extend(caps(spec));
     errors.extend(size("spec.fractionOfGb", spec.fraction_of_gb));
-    let sidecars = Field::of("spec.sidecars");
-    errors
-        .extend(spec.sidecars.iter().enumerate().filter_map(|(index, text)| name(&sidecars.at(index), text)));
+    let sidecars = Field::from_dotted("spec.sidecars");
+    errors.extend(
+        spec.sidecars.iter().enumerate().filter_map(|(index, text)| name(&sidecars.item(index), text)),
+    );
     errors.extend(twice(&sidecars, &spec.sidecars));
     let runtime_class = spec.runtime_class_name.as_ref();
-    errors.extend(runtime_class.and_then(|class| name(&Field::of("spec.runtimeClassName"), class)));
+    errors.extend(runtime_class.and_then(|class| name(&Field::from_dotted("spec.runtimeClassName"), class)));
     for (profile, weight) in spec.packing.weights.iter().filter(|(_, w)| !(1..=10_000).contains(*w)) {
-        let field = Field::of("spec.packing.weights").key(profile.to_string());
-        errors.push(PolicyFault::Weight(*weight).of(field));
+        let field = Field::from_dotted("spec.packing.weights").key(profile.to_string());
+        errors.push(PolicyFault::Weight(*weight).at_field(field));
     }
     errors
 }
@@ -55,13 +58,14 @@ pub(super) fn problems(document: &PolicyDocument) -> Vec<PolicyError> {
 /// The mistakes of `apiVersion` and `kind`. A document with one of them may mean something else by every other field.
 pub(super) fn head(version: &str, kind: &str, expected: &str) -> Vec<PolicyError> {
     let version_error = (version != keys::API_VERSION)
-        .then(|| PolicyFault::Version(version.to_owned()).of(Field::of("apiVersion")));
-    let kind_error = (kind != expected).then(|| PolicyFault::Kind(kind.to_owned()).of(Field::of("kind")));
+        .then(|| PolicyFault::Version(version.to_owned()).at_field(Field::from_dotted("apiVersion")));
+    let kind_error =
+        (kind != expected).then(|| PolicyFault::Kind(kind.to_owned()).at_field(Field::from_dotted("kind")));
     version_error.into_iter().chain(kind_error).collect()
 }
 
 fn pod_match(pods: &PodMatch) -> Vec<PolicyError> {
-    let field = Field::of("spec.match");
+    let field = Field::from_dotted("spec.match");
     let mut errors = patterns(&field.key("namespaces"), &pods.namespaces);
     errors.extend(labels(&field.key("namespaceLabels"), &pods.namespace_labels));
     let selector = pods.namespace_selector.iter();
@@ -75,24 +79,24 @@ fn pod_match(pods: &PodMatch) -> Vec<PolicyError> {
 
 fn isolation(spec: &PolicySpec) -> Vec<PolicyError> {
     let mut errors = Vec::new();
-    let default = Field::of("spec.defaultIsolation");
+    let default = Field::from_dotted("spec.defaultIsolation");
     match spec.default_isolation {
-        None => errors.push(PolicyFault::Missing.of(default)),
+        None => errors.push(PolicyFault::Missing.at_field(default)),
         Some(_) if spec.isolation.is_empty() => {
-            errors.push(PolicyFault::Missing.of(Field::of("spec.isolation")));
+            errors.push(PolicyFault::Missing.at_field(Field::from_dotted("spec.isolation")));
         }
         Some(class) if !spec.isolation.contains_key(&class) => {
-            errors.push(PolicyFault::Default(class).of(default));
+            errors.push(PolicyFault::Default(class).at_field(default));
         }
         Some(_) => {}
     }
     for (class, kinds) in &spec.isolation {
-        let field = Field::of("spec.isolation").key(class.to_string());
+        let field = Field::from_dotted("spec.isolation").key(class.to_string());
         if kinds.is_empty() {
-            errors.push(PolicyFault::NoKind.of(field.clone()));
+            errors.push(PolicyFault::NoKind.at_field(field.clone()));
         }
         for (index, kind) in kinds.iter().enumerate().filter(|(_, kind)| !class.is_served_by(**kind)) {
-            errors.push(PolicyFault::TooWeak { class: *class, kind: *kind }.of(field.at(index)));
+            errors.push(PolicyFault::TooWeak { class: *class, kind: *kind }.at_field(field.item(index)));
         }
         errors.extend(twice(&field, kinds));
     }
@@ -107,19 +111,19 @@ fn beside_deny(spec: &PolicySpec) -> Vec<PolicyError> {
         return Vec::new();
     };
     let beside = written.into_iter().filter(|(field, value)| alone.get(field) != Some(value));
-    beside.map(|(field, _)| PolicyFault::BesideDeny.of(Field::of("spec").key(field))).collect()
+    beside.map(|(field, _)| PolicyFault::BesideDeny.at_field(Field::from_dotted("spec").key(field))).collect()
 }
 
 /// The mistakes of `models` and `kindsByModel`.
 fn models(spec: &PolicySpec) -> Vec<PolicyError> {
-    let mut errors = words(&Field::of("spec.models"), &spec.models);
+    let mut errors = words(&Field::from_dotted("spec.models"), &spec.models);
     for (model, kinds) in &spec.kinds_by_model {
-        let field = Field::of("spec.kindsByModel").key(model);
+        let field = Field::from_dotted("spec.kindsByModel").key(model);
         if !spec.models.is_empty() && !spec.models.contains(model) {
-            errors.push(PolicyFault::ModelNotAllowed(model.clone()).of(field.clone()));
+            errors.push(PolicyFault::ModelNotAllowed(model.clone()).at_field(field.clone()));
         }
         if kinds.is_empty() {
-            errors.push(PolicyFault::NoKindOfGpu.of(field.clone()));
+            errors.push(PolicyFault::NoKindOfGpu.at_field(field.clone()));
         }
         errors.extend(twice(&field, kinds));
     }
@@ -132,18 +136,20 @@ fn models(spec: &PolicySpec) -> Vec<PolicyError> {
         kinds.any(|kinds| kinds.is_none_or(|kinds| kinds.contains(kind)))
     };
     let idle = spec.isolation.iter().filter(|(_, kinds)| !kinds.is_empty() && !kinds.iter().any(serves));
-    let field = Field::of("spec.isolation");
-    idle.map(|(class, _)| PolicyFault::NoModelForClass.of(field.key(class.to_string()))).collect()
+    let field = Field::from_dotted("spec.isolation");
+    idle.map(|(class, _)| PolicyFault::NoModelForClass.at_field(field.key(class.to_string()))).collect()
 }
 
 fn zero(field: &str, number: Option<u32>) -> Option<PolicyError> {
-    (number == Some(0)).then(|| PolicyFault::Zero.of(Field::of(field)))
+    (number == Some(0)).then(|| PolicyFault::Zero.at_field(Field::from_dotted(field)))
 }
 
 fn size(field: &str, size: Option<SizeGb>) -> Option<PolicyError> {
     match size? {
-        SizeGb(0) => Some(PolicyFault::Zero.of(Field::of(field))),
-        large if large > LARGEST_SIZE => Some(PolicyFault::TooLarge(large).of(Field::of(field))),
+        SizeGb(0) => Some(PolicyFault::Zero.at_field(Field::from_dotted(field))),
+        large if large > LARGEST_SIZE => {
+            Some(PolicyFault::TooLarge(large).at_field(Field::from_dotted(field)))
+        }
         _ => None,
     }
 }
@@ -164,12 +170,12 @@ fn sizes(rule: &SizeRule) -> Vec<PolicyError> {
 fn bounds(rule: &SizeRule) -> Option<PolicyError> {
     let (min, max) = (rule.min_gb.unwrap_or(SizeGb(1)), rule.max_gb?);
     if max < min {
-        return Some(PolicyFault::MaxBelowMin { min, max }.of(Field::of("spec.sizes.maxGb")));
+        return Some(PolicyFault::MaxBelowMin { min, max }.at_field(Field::from_dotted("spec.sizes.maxGb")));
     }
     let step = rule.step_gb?;
     let first = min.0.checked_next_multiple_of(step.0);
     let none = first.is_none_or(|first| first > max.0);
-    none.then(|| PolicyFault::Step { step, min, max }.of(Field::of("spec.sizes.stepGb")))
+    none.then(|| PolicyFault::Step { step, min, max }.at_field(Field::from_dotted("spec.sizes.stepGb")))
 }
 
 fn caps(spec: &PolicySpec) -> Vec<PolicyError> {
@@ -186,8 +192,8 @@ fn caps(spec: &PolicySpec) -> Vec<PolicyError> {
             if let (Some(pod), Some(quota)) = (pod, quota)
                 && quota < pod
             {
-                let field = Field::of(namespace).key(part);
-                errors.push(PolicyFault::QuotaBelowPod { quota, pod }.of(field));
+                let field = Field::from_dotted(namespace).key(part);
+                errors.push(PolicyFault::QuotaBelowPod { quota, pod }.at_field(field));
             }
         }
     }
@@ -200,7 +206,7 @@ fn cap_alone(field: &str, cap: Cap, sizes: &SizeRule) -> Vec<PolicyError> {
     let errors: Vec<PolicyError> = zeros.into_iter().flatten().collect();
     match (cap.memory_gb, sizes.min_gb) {
         (Some(cap), Some(smallest)) if errors.is_empty() && cap < smallest.0 => {
-            vec![PolicyFault::CapBelowSize { cap, smallest }.of(Field::of(&memory))]
+            vec![PolicyFault::CapBelowSize { cap, smallest }.at_field(Field::from_dotted(&memory))]
         }
         _ => errors,
     }

@@ -258,7 +258,7 @@ pub enum PolicyFault {
 impl PolicyFault {
     /// The mistake at a field of the document.
     #[must_use]
-    pub fn of(self, field: Field) -> PolicyError {
+    pub fn at_field(self, field: Field) -> PolicyError {
         PolicyError { field, fault: self }
     }
 }

@@ -18,7 +18,7 @@ pub struct Field(Vec<Step>);
 impl Field {
     /// The field at these keys from the root; dots separate the keys.
     #[must_use]
-    pub fn of(dotted: &str) -> Self {
+    pub fn from_dotted(dotted: &str) -> Self {
         Self(dotted.split('.').map(|key| Step::Key(key.to_owned())).collect())
     }
 
@@ -30,7 +30,7 @@ impl Field {
 
     /// The item at `index` in the list at this field.
     #[must_use]
-    pub fn at(&self, index: usize) -> Self {
+    pub fn item(&self, index: usize) -> Self {
         self.then(Step::Index(index))
     }
 
@@ -66,9 +66,12 @@ mod tests {
 
     #[test]
     fn a_field_is_written_as_users_point_at_it() {
-        let labels = Field::of("spec.match.labels");
+        let labels = Field::from_dotted("spec.match.labels");
         assert_eq!(labels.key("team").to_string(), "spec.match.labels.team");
         assert_eq!(labels.key("example.com/team").to_string(), "spec.match.labels[example.com/team]");
-        assert_eq!(Field::of("spec.gpus").at(2).key("kinds").at(0).to_string(), "spec.gpus[2].kinds[0]");
+        assert_eq!(
+            Field::from_dotted("spec.gpus").item(2).key("kinds").item(0).to_string(),
+            "spec.gpus[2].kinds[0]"
+        );
     }
 }

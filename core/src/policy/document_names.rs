@@ -50,13 +50,13 @@ fn is_pattern(text: &str) -> bool {
 }
 
 pub(super) fn name(field: &Field, text: &str) -> Option<PolicyError> {
-    (!is_name(text)).then(|| PolicyFault::Name(text.to_owned()).of(field.clone()))
+    (!is_name(text)).then(|| PolicyFault::Name(text.to_owned()).at_field(field.clone()))
 }
 
 /// The mistakes of a list of names. Each name may end in `*`.
 pub(super) fn patterns(field: &Field, list: &[String]) -> Vec<PolicyError> {
     let bad = |(index, text): (usize, &String)| {
-        (!is_pattern(text)).then(|| PolicyFault::Pattern(text.clone()).of(field.at(index)))
+        (!is_pattern(text)).then(|| PolicyFault::Pattern(text.clone()).at_field(field.item(index)))
     };
     list.iter().enumerate().filter_map(bad).chain(twice(field, list)).collect()
 }
@@ -64,31 +64,35 @@ pub(super) fn patterns(field: &Field, list: &[String]) -> Vec<PolicyError> {
 /// The mistakes of a list of texts whose form kerf does not check.
 pub(super) fn words(field: &Field, list: &[String]) -> Vec<PolicyError> {
     let blank = list.iter().position(|text| text.trim().is_empty());
-    blank.map(|index| PolicyFault::Blank.of(field.at(index))).into_iter().chain(twice(field, list)).collect()
+    blank
+        .map(|index| PolicyFault::Blank.at_field(field.item(index)))
+        .into_iter()
+        .chain(twice(field, list))
+        .collect()
 }
 
 /// The first item that a list has twice.
 pub(super) fn twice<T: PartialEq + ToString>(field: &Field, list: &[T]) -> Option<PolicyError> {
     let again = (0..list.len()).find(|index| list[..*index].contains(&list[*index]))?;
-    Some(PolicyFault::Twice(list[again].to_string()).of(field.at(again)))
+    Some(PolicyFault::Twice(list[again].to_string()).at_field(field.item(again)))
 }
 
 pub(super) fn label_key(field: &Field, key: &str) -> Option<PolicyError> {
-    (!is_label_key(key)).then(|| PolicyFault::LabelKey(key.to_owned()).of(field.clone()))
+    (!is_label_key(key)).then(|| PolicyFault::LabelKey(key.to_owned()).at_field(field.clone()))
 }
 
 /// The mistake of a label value. An empty value is a mistake too.
 pub(super) fn label_value(field: &Field, text: &str) -> Option<PolicyError> {
-    (!is_word(text)).then(|| PolicyFault::LabelValue(text.to_owned()).of(field.clone()))
+    (!is_word(text)).then(|| PolicyFault::LabelValue(text.to_owned()).at_field(field.clone()))
 }
 
 pub(super) fn labels(field: &Field, labels: &BTreeMap<String, String>) -> Vec<PolicyError> {
     let mut errors = Vec::new();
     for (key, value) in labels {
         if !is_label_key(key) {
-            errors.push(PolicyFault::LabelKey(key.clone()).of(field.key(key)));
+            errors.push(PolicyFault::LabelKey(key.clone()).at_field(field.key(key)));
         } else if !value.is_empty() && !is_word(value) {
-            errors.push(PolicyFault::LabelValue(value.clone()).of(field.key(key)));
+            errors.push(PolicyFault::LabelValue(value.clone()).at_field(field.key(key)));
         }
     }
     errors
@@ -102,28 +106,28 @@ pub(super) fn toleration(field: &Field, toleration: &Toleration) -> Vec<PolicyEr
         Some("Exists") => true,
         None | Some("Equal") => false,
         Some(other) => {
-            errors.push(PolicyFault::Operator(other.to_owned()).of(field.key("operator")));
+            errors.push(PolicyFault::Operator(other.to_owned()).at_field(field.key("operator")));
             return errors;
         }
     };
     match key.as_deref().filter(|key| !key.is_empty()) {
-        None if !exists => errors.push(PolicyFault::NoKey.of(field.clone())),
+        None if !exists => errors.push(PolicyFault::NoKey.at_field(field.clone())),
         Some(key) if !is_label_key(key) => {
-            errors.push(PolicyFault::LabelKey(key.to_owned()).of(field.key("key")));
+            errors.push(PolicyFault::LabelKey(key.to_owned()).at_field(field.key("key")));
         }
         None | Some(_) => {}
     }
     if let Some(value) = value.as_deref().filter(|value| !value.is_empty()) {
         if exists {
-            errors.push(PolicyFault::ValueWithExists.of(field.key("value")));
+            errors.push(PolicyFault::ValueWithExists.at_field(field.key("value")));
         } else if !is_word(value) {
-            errors.push(PolicyFault::LabelValue(value.to_owned()).of(field.key("value")));
+            errors.push(PolicyFault::LabelValue(value.to_owned()).at_field(field.key("value")));
         }
     }
     let unknown =
         |effect: &&String| !["NoSchedule", "PreferNoSchedule", "NoExecute"].contains(&effect.as_str());
     if let Some(effect) = effect.as_ref().filter(unknown) {
-        errors.push(PolicyFault::Effect(effect.clone()).of(field.key("effect")));
+        errors.push(PolicyFault::Effect(effect.clone()).at_field(field.key("effect")));
     }
     errors
 }

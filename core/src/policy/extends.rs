@@ -67,7 +67,7 @@ impl PolicyDraft {
         if !self.is_extending() || self.document.spec.deny.is_some() {
             return checked(self.document.clone(), Lineage::default());
         }
-        let at_extends = |fault: PolicyFault| fault.of(Field::of("spec.extends"));
+        let at_extends = |fault: PolicyFault| fault.at_field(Field::from_dotted("spec.extends"));
         let bases = self.bases(named).map_err(|fault| vec![at_extends(fault)])?;
         let (mut spec, mut origins) = (Map::new(), BTreeMap::new());
         // The farthest base comes first, so that nearer policies replace its fields.
@@ -112,7 +112,7 @@ impl PolicyDraft {
 
 fn checked(document: PolicyDocument, lineage: Lineage) -> Result<Policy, Vec<PolicyError>> {
     let problems = document.problems();
-    if problems.is_empty() { Ok(Policy::of(document, lineage)) } else { Err(problems) }
+    if problems.is_empty() { Ok(Policy::from_document(document, lineage)) } else { Err(problems) }
 }
 
 #[cfg(test)]

@@ -29,9 +29,9 @@ fn base() -> PolicyDraft {
 #[test]
 fn a_file_writes_its_own_fields_and_all_outside_of_spec() {
     let draft = draft("small", json!({"extends": "base", "maxCount": 2}));
-    assert!(draft.has_written(&Field::of("spec.maxCount")));
-    assert!(!draft.has_written(&Field::of("spec.quota.slices")), "it is inherited");
-    assert!(draft.has_written(&Field::of("metadata.name")));
+    assert!(draft.has_written(&Field::from_dotted("spec.maxCount")));
+    assert!(!draft.has_written(&Field::from_dotted("spec.quota.slices")), "it is inherited");
+    assert!(draft.has_written(&Field::from_dotted("metadata.name")));
 }
 
 /// Two policies with weights cannot be in force together.

@@ -63,11 +63,11 @@ impl NamespaceSelector {
 
     pub(super) fn problems(&self, field: &Field) -> Vec<PolicyError> {
         if *self == Self::default() {
-            return vec![PolicyFault::EmptySelector.of(field.clone())];
+            return vec![PolicyFault::EmptySelector.at_field(field.clone())];
         }
         let mut errors = labels(&field.key("matchLabels"), &self.match_labels);
         for (index, expression) in self.match_expressions.iter().enumerate() {
-            errors.extend(expression.problems(&field.key("matchExpressions").at(index)));
+            errors.extend(expression.problems(&field.key("matchExpressions").item(index)));
         }
         errors
     }
@@ -113,10 +113,10 @@ impl LabelExpression {
         let values = field.key("values");
         let takes_values = matches!(self.operator, LabelOperator::In | LabelOperator::NotIn);
         if takes_values == self.values.is_empty() {
-            errors.push(PolicyFault::Values(self.operator).of(values.clone()));
+            errors.push(PolicyFault::Values(self.operator).at_field(values.clone()));
         }
         let named = self.values.iter().enumerate().filter(|(_, value)| !value.is_empty());
-        errors.extend(named.filter_map(|(index, value)| label_value(&values.at(index), value)));
+        errors.extend(named.filter_map(|(index, value)| label_value(&values.item(index), value)));
         errors.extend(twice(&values, &self.values));
         errors
     }

@@ -61,23 +61,23 @@ impl NodePolicyDocument {
     pub fn problems(&self) -> Vec<PolicyError> {
         let Self { api_version, kind, metadata, spec } = self;
         let mut errors = head(api_version, kind, "GpuNodePolicy");
-        errors.extend(name(&Field::of("metadata.name"), &metadata.name));
-        errors.extend(patterns(&Field::of("spec.match.names"), &spec.nodes.names));
-        errors.extend(labels(&Field::of("spec.match.labels"), &spec.nodes.labels));
+        errors.extend(name(&Field::from_dotted("metadata.name"), &metadata.name));
+        errors.extend(patterns(&Field::from_dotted("spec.match.names"), &spec.nodes.names));
+        errors.extend(labels(&Field::from_dotted("spec.match.labels"), &spec.nodes.labels));
         for (index, rule) in spec.gpus.iter().enumerate() {
-            errors.extend(rule_problems(&Field::of("spec.gpus").at(index), rule));
+            errors.extend(rule_problems(&Field::from_dotted("spec.gpus").item(index), rule));
         }
         errors.extend(never_used(&spec.gpus));
         for (index, warm) in spec.warm.iter().enumerate() {
-            errors.extend(warm_problems(&Field::of("spec.warm").at(index), warm, &spec.gpus));
+            errors.extend(warm_problems(&Field::from_dotted("spec.warm").item(index), warm, &spec.gpus));
         }
         if let Some(plugin) = &spec.plugin {
             errors.extend(beside_plugin(spec));
             errors.extend(layout_name(&metadata.name));
-            errors.extend(plugin.problems(&Field::of("spec.plugin")));
+            errors.extend(plugin.problems(&Field::from_dotted("spec.plugin")));
         }
         let resources: Vec<_> = spec.warm.iter().map(|warm| warm.resource).collect();
-        errors.extend(twice(&Field::of("spec.warm"), &resources));
+        errors.extend(twice(&Field::from_dotted("spec.warm"), &resources));
         errors
     }
 }
@@ -109,7 +109,7 @@ fn beside_plugin(spec: &NodePolicySpec) -> impl Iterator<Item = PolicyError> + u
     ]
     .into_iter()
     .filter(|(_, is_set)| *is_set)
-    .map(|(field, _)| PolicyFault::BesidePlugin.of(Field::of(field)))
+    .map(|(field, _)| PolicyFault::BesidePlugin.at_field(Field::from_dotted(field)))
 }
 
 /// The mistake of a name that cannot be a node's label, or that NVIDIA's device plugin reserves.
@@ -121,14 +121,14 @@ fn layout_name(name: &str) -> Option<PolicyError> {
     } else {
         return None;
     };
-    Some(fault.of(Field::of("metadata.name")))
+    Some(fault.at_field(Field::from_dotted("metadata.name")))
 }
 
 fn rule_problems(field: &Field, rule: &GpuRule) -> Vec<PolicyError> {
     let mut errors = Vec::new();
     // Only the cause is reported; otherwise each setting would count as being for a kind that is not listed.
     if rule.kinds.is_empty() {
-        errors.push(PolicyFault::NoKindOfGpu.of(field.key("kinds")));
+        errors.push(PolicyFault::NoKindOfGpu.at_field(field.key("kinds")));
         return errors;
     }
     errors.extend(twice(&field.key("kinds"), &rule.kinds));
@@ -147,17 +147,17 @@ fn rule_problems(field: &Field, rule: &GpuRule) -> Vec<PolicyError> {
         (rule.time_slicing.memory_limits, Kind::TimeSlicing, slicing.key("memoryLimits")),
     ] {
         if is_set && !rule.kinds.contains(&kind) {
-            errors.push(PolicyFault::WithoutKind { kind }.of(field));
+            errors.push(PolicyFault::WithoutKind { kind }.at_field(field));
         }
     }
     if rule.compute_instances && rule.mig.time_slicing.is_some() {
-        errors.push(PolicyFault::PartsAndTurns.of(turns));
+        errors.push(PolicyFault::PartsAndTurns.at_field(turns));
     }
     if let Some(replicas) = rule.time_slicing.replicas.filter(|replicas| *replicas < 2) {
-        errors.push(PolicyFault::Replicas(replicas).of(slicing.key("replicas")));
+        errors.push(PolicyFault::Replicas(replicas).at_field(slicing.key("replicas")));
     }
     for (index, slices) in rule.layout.iter().enumerate() {
-        errors.extend(no_share(slices.resource, || field.key("layout").at(index).key("resource")));
+        errors.extend(no_share(slices.resource, || field.key("layout").item(index).key("resource")));
     }
     errors
 }
@@ -165,11 +165,11 @@ fn rule_problems(field: &Field, rule: &GpuRule) -> Vec<PolicyError> {
 fn select_problems(field: &Field, select: &GpuSelector) -> Vec<PolicyError> {
     let mut errors = Vec::new();
     if !select.indexes.is_empty() {
-        errors.push(PolicyFault::Indexes.of(field.key("indexes")));
+        errors.push(PolicyFault::Indexes.at_field(field.key("indexes")));
     }
     for (number, uuid) in select.uuids.iter().enumerate() {
         if !uuid.as_str().starts_with("GPU-") {
-            errors.push(PolicyFault::NoUuid(uuid.clone()).of(field.key("uuids").at(number)));
+            errors.push(PolicyFault::NoUuid(uuid.clone()).at_field(field.key("uuids").item(number)));
         }
     }
     errors.extend(twice(&field.key("uuids"), &select.uuids));
@@ -183,19 +183,20 @@ fn no_share(resource: ResourceName, field: impl FnOnce() -> Field) -> Option<Pol
     let (ResourceName::Mps(size) | ResourceName::TimeSlicing(size)) = resource else { return None };
     // If two sizes are equally near, the larger is suggested, because it holds what was meant.
     let nearest = SHARE_SIZES.into_iter().rev().min_by_key(|share| share.0.abs_diff(size.0))?;
-    (nearest != size).then(|| PolicyFault::NoShare { size, nearest }.of(field()))
+    (nearest != size).then(|| PolicyFault::NoShare { size, nearest }.at_field(field()))
 }
 
 /// The mistake of the first rule behind one that selects every GPU.
 fn never_used(rules: &[GpuRule]) -> Option<PolicyError> {
     let all = rules.iter().position(|rule| rule.select == GpuSelector::default())?;
-    (all + 1 < rules.len()).then(|| PolicyFault::RuleNeverUsed(all).of(Field::of("spec.gpus").at(all + 1)))
+    (all + 1 < rules.len())
+        .then(|| PolicyFault::RuleNeverUsed(all).at_field(Field::from_dotted("spec.gpus").item(all + 1)))
 }
 
 fn warm_problems(field: &Field, warm: &WarmSlices, rules: &[GpuRule]) -> Vec<PolicyError> {
     let mut errors = Vec::new();
     if warm.count == 0 {
-        errors.push(PolicyFault::NoWarm.of(field.key("count")));
+        errors.push(PolicyFault::NoWarm.at_field(field.key("count")));
     }
     errors.extend(no_share(warm.resource, || field.key("resource")));
     let resource = warm.resource;
@@ -203,7 +204,7 @@ fn warm_problems(field: &Field, warm: &WarmSlices, rules: &[GpuRule]) -> Vec<Pol
     // A GPU that no rule selects allows every kind. Only a rule for all GPUs leaves no such GPU.
     let open = !rules.iter().any(|rule| rule.select == GpuSelector::default());
     if !open && !rules.iter().any(|rule| rule.kinds.contains(&kind)) {
-        errors.push(PolicyFault::WarmKind { resource, kind }.of(field.key("resource")));
+        errors.push(PolicyFault::WarmKind { resource, kind }.at_field(field.key("resource")));
     }
     errors
 }

@@ -61,7 +61,7 @@ impl PluginDocument {
         let mut errors = Vec::new();
         let cuts = self.mig_config.as_deref().is_some_and(cuts);
         if cuts && self.mig_strategy == MigStrategy::None {
-            errors.push(PolicyFault::MigConfigWithoutStrategy.of(field.key("migConfig")));
+            errors.push(PolicyFault::MigConfigWithoutStrategy.at_field(field.key("migConfig")));
         }
         let config = self.mig_config.as_ref();
         errors.extend(config.and_then(|config| label_value(&field.key("migConfig"), config)));
@@ -71,10 +71,10 @@ impl PluginDocument {
         if let Some(MpsDocument { replicas: given, .. }) = self.mps {
             errors.extend(replicas(&mps, given, MOST_MPS_REPLICAS));
             if self.mig_strategy != MigStrategy::None {
-                errors.push(PolicyFault::MpsWithMig.of(mps.clone()));
+                errors.push(PolicyFault::MpsWithMig.at_field(mps.clone()));
             }
             if self.time_slicing.is_some() {
-                errors.push(PolicyFault::TwoSharings.of(mps));
+                errors.push(PolicyFault::TwoSharings.at_field(mps));
             }
         }
         errors
@@ -90,7 +90,9 @@ impl PluginDocument {
             },
             (None, Some(mps)) => Sharing::Mps { replicas: mps.replicas, renamed: mps.rename_by_default },
             (None, None) => Sharing::None,
-            (Some(_), Some(_)) => return Err(PolicyFault::TwoSharings.of(Field::of("spec.plugin.mps"))),
+            (Some(_), Some(_)) => {
+                return Err(PolicyFault::TwoSharings.at_field(Field::from_dotted("spec.plugin.mps")));
+            }
         };
         Ok(PluginLayout { mig_strategy: self.mig_strategy, mig_config: self.mig_config, sharing })
     }
@@ -102,5 +104,5 @@ fn replicas(field: &Field, replicas: u32, most: u32) -> Option<PolicyError> {
         _ if replicas > most => PolicyFault::ManyReplicas { replicas, most },
         _ => return None,
     };
-    Some(fault.of(field.key("replicas")))
+    Some(fault.at_field(field.key("replicas")))
 }

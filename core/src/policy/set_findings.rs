@@ -129,7 +129,7 @@ fn repeated<'p>(
     let again = names.filter(|(index, name)| *first.entry(*name).or_insert(*index) != *index);
     let found = |(index, name): (usize, &str)| Finding {
         policy: policy(index),
-        field: Field::of("metadata.name"),
+        field: Field::from_dotted("metadata.name"),
         fault: SetFault::SameName(name.to_owned()),
     };
     again.map(found).collect()
@@ -140,7 +140,7 @@ fn second_weights(pods: &[Policy]) -> Vec<Finding> {
     let Some((_, first)) = stating.next() else { return Vec::new() };
     let found = |(index, _)| Finding {
         policy: PolicyIndex::Pod(index),
-        field: Field::of("spec.packing.weights"),
+        field: Field::from_dotted("spec.packing.weights"),
         fault: SetFault::SecondWeights(first.name().to_owned()),
     };
     stating.map(found).collect()
@@ -154,21 +154,22 @@ fn pod_findings(pods: &[Policy], index: usize) -> Vec<Finding> {
         pods.iter().any(|other| other.lineage().bases.iter().any(|base| base == pods[index].name()));
     let before = pods[..index].iter().find(|before| !is_base && before.spec().pods.covers(matched));
     let mut findings: Vec<Finding> = before.map(|b| never_reached(policy, b.name())).into_iter().collect();
-    findings.extend(unknown_models(policy, &Field::of("spec.match.models"), &matched.models));
+    findings.extend(unknown_models(policy, &Field::from_dotted("spec.match.models"), &matched.models));
     let spec = pods[index].spec();
-    findings.extend(unknown_models(policy, &Field::of("spec.models"), &spec.models));
+    findings.extend(unknown_models(policy, &Field::from_dotted("spec.models"), &spec.models));
     // A model of `kindsByModel` that `models` lists too was reported there already.
     let unlisted = spec.kinds_by_model.keys().filter(|model| !spec.models.contains(model));
     for model in unlisted.filter(|model| catalog::by_name(model).is_none()) {
         let (field, fault) =
-            (Field::of("spec.kindsByModel").key(model), SetFault::UnknownModel(model.clone()));
+            (Field::from_dotted("spec.kindsByModel").key(model), SetFault::UnknownModel(model.clone()));
         findings.push(Finding { policy, field, fault });
     }
     let takes_mig = pods[index].spec().dialects.contains(&Dialect::Mig);
-    let without_mig = Finding { policy, field: Field::of("spec.dialects"), fault: SetFault::WithoutMig };
+    let without_mig =
+        Finding { policy, field: Field::from_dotted("spec.dialects"), fault: SetFault::WithoutMig };
     findings.extend((!takes_mig).then_some(without_mig));
     findings.extend(no_size_fits(policy, &pods[index]));
-    let waiting = Finding { policy, field: Field::of("spec.waiting"), fault: SetFault::Waiting };
+    let waiting = Finding { policy, field: Field::from_dotted("spec.waiting"), fault: SetFault::Waiting };
     findings.extend(spec.waiting.as_ref().map(|_| waiting));
     findings
 }
@@ -180,7 +181,7 @@ fn no_size_fits(index: PolicyIndex, policy: &Policy) -> Vec<Finding> {
     let idle = spec.isolation.iter().filter(|(_, kinds)| !may_serve(policy, kinds, smallest));
     let found = |class: &IsolationClass| Finding {
         policy: index,
-        field: Field::of("spec.isolation").key(class.to_string()),
+        field: Field::from_dotted("spec.isolation").key(class.to_string()),
         fault: SetFault::NoSizeFits(smallest),
     };
     idle.map(|(class, _)| found(class)).collect()
@@ -192,21 +193,25 @@ fn node_findings(nodes: &[NodeRules], index: usize) -> Vec<Finding> {
     let before = nodes[..index].iter().find(|before| before.covers(rules));
     let mut findings: Vec<Finding> = before.map(|b| never_reached(policy, &b.name)).into_iter().collect();
     for (number, rule) in rules.managed().into_iter().flat_map(|policy| &policy.gpus).enumerate() {
-        let field = Field::of("spec.gpus").at(number).key("select").key("models");
+        let field = Field::from_dotted("spec.gpus").item(number).key("select").key("models");
         findings.extend(unknown_models(policy, &field, &rule.select.models));
     }
     findings
 }
 
 fn never_reached(policy: PolicyIndex, before: &str) -> Finding {
-    Finding { policy, field: Field::of("spec.match"), fault: SetFault::NeverReached(before.to_owned()) }
+    Finding {
+        policy,
+        field: Field::from_dotted("spec.match"),
+        fault: SetFault::NeverReached(before.to_owned()),
+    }
 }
 
 fn unknown_models(policy: PolicyIndex, field: &Field, models: &[String]) -> Vec<Finding> {
     let unknown = models.iter().enumerate().filter(|(_, model)| catalog::by_name(model).is_none());
     let found = |(number, model): (usize, &String)| Finding {
         policy,
-        field: field.at(number),
+        field: field.item(number),
         fault: SetFault::UnknownModel(model.clone()),
     };
     unknown.map(found).collect()

@@ -110,7 +110,7 @@ fn models(
     }
     let pod = pod(json!({"annotations": written}), json!({}));
     let mut gpus = read(&pod, &Reading::without_policy(&[Dialect::Mig].into())).unwrap().unwrap().gpus;
-    let supply = Supply::of(nodes);
+    let supply = Supply::from_statuses(nodes);
     let reported = resolve_models(&pod, &mut gpus, || {
         KnownModels::with_catalog(supply.models().chain(policies.models()))
     });

@@ -143,7 +143,7 @@ impl ResourceName {
     pub fn size(self) -> Option<SizeGb> {
         match self {
             Self::Mig(profile) | Self::MigReplica(profile) => Some(profile.size()),
-            Self::Compute(profile) => Some(profile.of().size()),
+            Self::Compute(profile) => Some(profile.gpu_profile().size()),
             Self::Mps(size) | Self::TimeSlicing(size) | Self::Neutral(size) => Some(size),
             Self::Whole | Self::Replica | Self::MpsReplica | Self::Plugin(..) => None,
         }
@@ -214,7 +214,7 @@ impl FromStr for ResourceName {
             }
             let profile = instance(profile);
             // A compute instance with all of its GPU instance's compute has no name: `1c.1g.10gb` does not exist.
-            let is_part = |part: &ComputeProfile| part.compute() < part.of().compute();
+            let is_part = |part: &ComputeProfile| part.compute() < part.gpu_profile().compute();
             let part = || profile.parse().ok().filter(is_part).map(Self::Compute).ok_or_else(unknown);
             return profile.parse().map(Self::Mig).or_else(|_| part());
         }

@@ -61,7 +61,7 @@ impl StaticOffer {
         isolation: IsolationClass,
     ) -> Result<(), Refusal> {
         let is_fenced = isolation.is_served_by(self.kind);
-        let suffices = self.suffices(&Asked::by(request));
+        let suffices = self.suffices(&Asked::from_request(request));
         if !(self.is_of(request.resource) && is_fenced && suffices) {
             return Err(Refusal::NeverFits);
         }

@@ -99,8 +99,9 @@ pub fn request(resource: &str, count: u32) -> RequestDocument {
 /// A pod with one container `main` that asks for `count` slices of `size` by this resource name.
 #[must_use]
 pub fn request_sized(resource: ResourceName, size: SizeGb, count: u32) -> RequestDocument {
-    let main = ContainerRequest { name: "main".to_owned(), count, ..ContainerRequest::of(resource, size) };
-    RequestDocument::of(IsolationClass::None, vec![main])
+    let main =
+        ContainerRequest { name: "main".to_owned(), count, ..ContainerRequest::for_slice(resource, size) };
+    RequestDocument::for_containers(IsolationClass::None, vec![main])
 }
 
 /// The pod `name` of namespace `default` with UID `uid-<name>`, reserved for by epoch 1.
@@ -133,7 +134,7 @@ pub fn slice_status(slice: &WantedSlice, held: bool) -> SliceStatus {
         ready_for: reservation.map(|r| r.uid.clone()),
         holder,
         message: None,
-        reservation: reservation.map(|r| SliceReservation::of(r, false)),
+        reservation: reservation.map(|r| SliceReservation::from_reservation(r, false)),
         leaving: false,
     }
 }

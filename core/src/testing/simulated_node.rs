@@ -33,12 +33,12 @@ impl SimulatedNode {
     /// If the catalog does not have a model.
     #[must_use]
     pub fn new(models: &[&str], policy: NodePolicy, limits: Limits) -> Self {
-        Self::of(node_status(models), policy, limits)
+        Self::from_status(node_status(models), policy, limits)
     }
 
     /// The same for a node with the GPUs of this status.
     #[must_use]
-    pub fn of(gpus: GpuNodeStatus, policy: NodePolicy, limits: Limits) -> Self {
+    pub fn from_status(gpus: GpuNodeStatus, policy: NodePolicy, limits: Limits) -> Self {
         let mut saved = Saved::default();
         saved.desired.policy = policy;
         let cuts = Observed { gpus: gpus.gpus.iter().map(|gpu| uncut(gpu, &saved.desired.policy)).collect() };

@@ -134,7 +134,8 @@ impl Reserving<'_> {
     /// The state of a pod's slices in the node's copy. Unused reservations that block them are released.
     pub fn shown_slices(&mut self, uid: &PodUid, name: &NodeName) -> PodSlices<'_> {
         self.clear_the_way(uid, name);
-        self.updates.nodes.managed.get(name).map(|node| PodSlices::of(node.status(), uid)).unwrap_or_default()
+        let node = self.updates.nodes.managed.get(name);
+        node.map(|node| PodSlices::for_pod(node.status(), uid)).unwrap_or_default()
     }
 
     /// The assignment of a pod by its reservation on a node, if it has one.

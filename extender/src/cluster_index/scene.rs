@@ -27,7 +27,7 @@ pub(crate) struct Agent {
 impl Agent {
     /// The agent of a node with these GPUs, which is not connected yet.
     pub fn of(name: &str, status: GpuNodeStatus) -> Self {
-        let node = SimulatedNode::of(status, NodePolicy::default(), Limits::default());
+        let node = SimulatedNode::from_status(status, NodePolicy::default(), Limits::default());
         Self { name: name.into(), node, connection: 1, shown: NodeState::default() }
     }
 

@@ -184,7 +184,7 @@ mod tests {
         for index in [0, 1] {
             gpus[index].peers = vec![Peer { index: gpus[index + 2].index, nvlinks: 4, pcie: None }];
         }
-        let closeness = Closeness::of(&gpus);
+        let closeness = Closeness::from_gpus(&gpus);
         [("a", 0), ("b", 1), ("c", 2), ("d", 3)]
             .map(|(id, gpu)| ListedDevice { closeness: closeness.clone(), ..device(id, gpu, None) })
     }

@@ -188,7 +188,7 @@ impl Node {
         let Self { facts, health, advertised, recovery, conflicts, mps, access, pausing, .. } = &*self;
         let daemons = MpsService::new(mps, facts.gpu_use(), conflicts).wanted();
         let lists = || {
-            let closeness = Closeness::of(&status.gpus);
+            let closeness = Closeness::from_gpus(&status.gpus);
             Lister { facts, advertised, access, ungranted: &offered.ungranted, closeness }.lists(existing)
         };
         let is_quiet = health.was_complete() && daemons.is_empty() && mps.are_gone();

@@ -614,7 +614,8 @@ fn a_reused_name_hides_no_slice() {
         assert_eq!(slice(&status, "s1").state, SliceState::Ready);
         let old = slice(&status, "MIG-1");
         assert_eq!((old.state, old.holder.as_ref().unwrap().pod.as_str()), (SliceState::Held, "a"));
-        let inventory = kerf_core::inventory::NodeInventory::of(scene.node.ledger().desired(), &status);
+        let inventory =
+            kerf_core::inventory::NodeInventory::from_spec(scene.node.ledger().desired(), &status);
         assert_eq!(inventory.gpus[0].taken().count(), 2, "the extender sees both");
     }
 }

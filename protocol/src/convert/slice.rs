@@ -27,7 +27,7 @@ pub(super) fn read_slice(slice: wire::Slice) -> Result<SliceStatus, Unreadable> 
         leaving: slice.leaving,
     };
     // Later changes name the slice by its key only. An agent with another rule for keys would be misunderstood.
-    let own = SliceKey::of(&read);
+    let own = SliceKey::from_slice(&read);
     if own.as_str() != key {
         return Err(Unreadable::broken("key", format!("is {key:?}; {:?} was expected", own.as_str())));
     }
@@ -36,7 +36,7 @@ pub(super) fn read_slice(slice: wire::Slice) -> Result<SliceStatus, Unreadable> 
 
 pub(super) fn write_slice(slice: &SliceStatus) -> wire::Slice {
     wire::Slice {
-        key: SliceKey::of(slice).as_str().to_owned(),
+        key: SliceKey::from_slice(slice).as_str().to_owned(),
         id: slice.id.as_ref().map(ToString::to_string),
         gpu: slice.gpu.to_string(),
         shape: Some(write_shape(slice.shape)),

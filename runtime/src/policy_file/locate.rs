@@ -103,14 +103,14 @@ mod tests {
     #[test]
     fn a_field_is_located_or_else_the_nearest_one_around_it() {
         let text = "\n\nspec:\n  sizes: {minGb: 5, maxGb: 1}\n  gpus:\n  - kinds: [mig]\n  - kinds: [mps,\n      mig]\n";
-        let sizes = Field::of("spec.sizes");
-        let kinds = Field::of("spec.gpus").at(1).key("kinds");
+        let sizes = Field::from_dotted("spec.sizes");
+        let kinds = Field::from_dotted("spec.gpus").item(1).key("kinds");
         for (field, place) in [
             (sizes.key("maxGb"), (4, 28)),
             (sizes.clone(), (4, 10)),
             (sizes.key("stepGb"), (4, 10)),
-            (kinds.at(1), (8, 7)),
-            (kinds.at(7), (7, 12)),
+            (kinds.item(1), (8, 7)),
+            (kinds.item(7), (7, 12)),
         ] {
             assert_eq!(locate(text, &field), place, "{field}");
         }

@@ -130,7 +130,7 @@ impl Content {
                 self.nodes.push(Written { policy, document });
             }
             _ => {
-                let source = PolicyFault::Kind(head.kind).of(Field::of("kind"));
+                let source = PolicyFault::Kind(head.kind).at_field(Field::from_dotted("kind"));
                 return Err(vec![invalid(path, &document, source)]);
             }
         }
@@ -195,7 +195,7 @@ fn invalid_draft(
     draft: &PolicyDraft,
     source: PolicyError,
 ) -> PolicyFileError {
-    let extends = Field::of("spec.extends");
+    let extends = Field::from_dotted("spec.extends");
     let field = if draft.has_written(&source.field) { &source.field } else { &extends };
     let (line, column) = document.locate(field);
     PolicyFileError::Invalid { path: path.to_owned(), line, column, source }

@@ -82,7 +82,11 @@ pub struct Agent {
 impl Agent {
     /// An agent that has listed its pods, of which there are none.
     pub fn new(place: usize, setting: &Setting) -> Self {
-        let node = SimulatedNode::of(setting.nodes[place].clone(), setting.policy.clone(), Limits::default());
+        let node = SimulatedNode::from_status(
+            setting.nodes[place].clone(),
+            setting.policy.clone(),
+            Limits::default(),
+        );
         let mut agent = Self {
             place,
             disk: node.ledger.saved(),

@@ -249,7 +249,7 @@ pub fn at_rest(world: &World<'_>) -> Result<(), Violation> {
 }
 
 fn fits(world: &World<'_>, agent: &Agent) -> Result<(), Violation> {
-    let inventory = NodeInventory::of(agent.node.ledger.desired(), &agent.report.status);
+    let inventory = NodeInventory::from_spec(agent.node.ledger.desired(), &agent.report.status);
     for (place, pod) in world.pods.iter().enumerate().filter(|(_, pod)| pod.phase == Phase::Pending) {
         if fit(&inventory, &world.setting.pods[pod.request], &world.setting.fleet).is_ok() {
             return fails(

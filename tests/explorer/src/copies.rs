@@ -85,7 +85,7 @@ impl Copies {
         if copy.state.closed.is_some() {
             return None;
         }
-        let inventory = NodeInventory::of(&desired, &copy.state.status);
+        let inventory = NodeInventory::from_spec(&desired, &copy.state.status);
         let fit = fit(&inventory, request, fleet).ok()?;
         let proposal = Proposal::from_fit(owner.clone(), fit);
         copy.proposals.push(proposal.clone());

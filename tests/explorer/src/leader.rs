@@ -114,7 +114,7 @@ impl World<'_> {
         let it = self.leader(leader);
         let lease = it.lease();
         let Some(bind) = it.binds.iter_mut().find(|bind| bind.pod == pod) else { return Ok(false) };
-        let actions = bind.progress.on(input, now, lease);
+        let actions = bind.progress.handle(input, now, lease);
         self.act(leader, pod, actions)
     }
 
@@ -127,8 +127,8 @@ impl World<'_> {
         let status = it.copies.status(bind.node);
         let is_its = it.copies.connection(bind.node) == Some(bind.connection);
         let actions = match status.filter(|_| is_its) {
-            Some(status) => bind.progress.on(&Input::Shown(PodSlices::of(status, &uid)), now, lease),
-            None => bind.progress.on(&Input::Disconnected, now, lease),
+            Some(status) => bind.progress.handle(&Input::Shown(PodSlices::for_pod(status, &uid)), now, lease),
+            None => bind.progress.handle(&Input::Disconnected, now, lease),
         };
         self.act(leader, pod, actions)
     }

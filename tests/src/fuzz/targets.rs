@@ -78,7 +78,8 @@ fn review() -> anyhow::Result<Feed> {
             read => policies.push(read?),
         }
     }
-    let supplies = [Supply::of(&[node_status(&["H100-80GB", "A100-40GB", "T4-16GB"])]), Supply::default()];
+    let supplies =
+        [Supply::from_statuses(&[node_status(&["H100-80GB", "A100-40GB", "T4-16GB"])]), Supply::default()];
     Ok(Box::new(move |input| {
         let mut accepted = false;
         for policies in &policies {

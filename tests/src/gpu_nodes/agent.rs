@@ -79,7 +79,7 @@ impl Agent {
         let foreign: Vec<_> = status.slices.into_iter().filter(|slice| slice.id.is_none()).collect();
         let status = GpuNodeStatus { conditions, slices: Vec::new(), ..status };
         let life = Life {
-            node: SimulatedNode::of(status, NodePolicy::default(), shared.limits),
+            node: SimulatedNode::from_status(status, NodePolicy::default(), shared.limits),
             foreign,
             cuts: BTreeMap::new(),
             lanes: BTreeMap::new(),

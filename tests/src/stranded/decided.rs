@@ -17,7 +17,7 @@ use super::{Case, CaseGpu, CaseNode, Verdict};
 /// # Errors
 /// Fails with the part of the simulated NVML's state that core cannot parse.
 pub fn decide(case: &Case) -> anyhow::Result<Verdict> {
-    let read = |node: &CaseNode| Ok(NodeInventory::of(&GpuNodeSpec::default(), &node.status()?));
+    let read = |node: &CaseNode| Ok(NodeInventory::from_spec(&GpuNodeSpec::default(), &node.status()?));
     let all = case.nodes.iter().map(read).collect::<anyhow::Result<Vec<_>>>()?;
     let mut fleet = Fleet::new(Terms::default());
     for gpu in all.iter().flat_map(|inventory| &inventory.gpus) {

@@ -26,7 +26,7 @@ fn policies() -> Policies {
 /// A node with two H100 in MIG mode, and one with a T4 and an L40S without MIG.
 fn supply() -> Supply {
     let nodes = [node_status(&["H100-80GB", "H100-80GB"]), node_status(&["T4-16GB", "L40S-48GB"])];
-    Supply::of(&nodes.map(with_neutral_names))
+    Supply::from_statuses(&nodes.map(with_neutral_names))
 }
 
 /// The annotations, foreign labels and limits by which the manifest asks.
@@ -144,7 +144,7 @@ proptest! {
         if let Some(scheduler) = scheduler {
             pod["spec"]["schedulerName"] = json!(scheduler);
         }
-        let (policies, supply) = (policies(), Supply::of(&[node_status(&models)]));
+        let (policies, supply) = (policies(), Supply::from_statuses(&[node_status(&models)]));
         if let Admission::Patched { ops, document, .. } = admit(&pod, "default", &policies, &supply) {
             let mut after = pod.clone();
             json_patch::patch(&mut after, &ops).unwrap();

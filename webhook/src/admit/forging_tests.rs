@@ -79,11 +79,11 @@ static SUPPLIES: LazyLock<[Supply; 6]> = LazyLock::new(|| {
     index.show_static("n".into(), Some(static_node(&instances, &[("mig-1g.10gb", 4), ("mig-3g.40gb", 2)])));
     [
         Supply::default(),
-        Supply::of(&[node_status(&["H100-80GB", "T4-16GB"])]),
-        Supply::of(&[node_status(&["L40S-48GB"]), node_status(&["A100-40GB"])]),
+        Supply::from_statuses(&[node_status(&["H100-80GB", "T4-16GB"])]),
+        Supply::from_statuses(&[node_status(&["L40S-48GB"]), node_status(&["A100-40GB"])]),
         index.supply(),
-        Supply::of(&[with_neutral_names(node_status(&["H100-80GB", "T4-16GB"]))]),
-        Supply::of(&[with_neutral_names(node_status(&["L40S-48GB", "A100-40GB", "H200-141GB"]))]),
+        Supply::from_statuses(&[with_neutral_names(node_status(&["H100-80GB", "T4-16GB"]))]),
+        Supply::from_statuses(&[with_neutral_names(node_status(&["L40S-48GB", "A100-40GB", "H200-141GB"]))]),
     ]
 });
 /// The supply of a static node. Its slices have fixed sizes, so a request may get a larger slice than it asks for.

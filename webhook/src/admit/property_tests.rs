@@ -24,7 +24,7 @@ fn supply() -> impl Strategy<Value = Supply> {
     );
     (models, any::<bool>()).prop_map(|(models, is_neutral)| {
         let status = node_status(&models);
-        Supply::of(&[if is_neutral { with_neutral_names(status) } else { status }])
+        Supply::from_statuses(&[if is_neutral { with_neutral_names(status) } else { status }])
     })
 }
 

@@ -21,7 +21,7 @@ fn policy() -> Policies {
 }
 
 fn supply() -> Supply {
-    Supply::of(&[node_status(&["H100-80GB", "H100-80GB"]), node_status(&["T4-16GB"])])
+    Supply::from_statuses(&[node_status(&["H100-80GB", "H100-80GB"]), node_status(&["T4-16GB"])])
 }
 
 fn admitted(pod: &Value) -> Admission {
@@ -428,7 +428,7 @@ fn a_pod_is_decided_by_the_policy_that_matches_it_now() {
 /// The limit has the same text before and after admission. It is read as the request again, and stays.
 #[test]
 fn a_neutral_name_that_was_asked_and_given_is_not_changed() {
-    let supply = Supply::of(&[with_neutral_names(node_status(&["H100-80GB", "T4-16GB"]))]);
+    let supply = Supply::from_statuses(&[with_neutral_names(node_status(&["H100-80GB", "T4-16GB"]))]);
     let admitted = |pod: &Value| admit(pod, "default", &policy(), &supply);
     let limit = |name: &str| pod(&json!({}), &limits(name, "1"));
     for (before, given) in [

@@ -32,7 +32,7 @@ impl Due {
         }
         if !seen.covers(needed) {
             // The union is written, because it keeps what other replicas may still need.
-            return Some(seen.or(needed));
+            return Some(seen.union(needed));
         }
         // Any change in between restarts the delay, because another replica may have made it.
         let same = before.filter(|(was, of, _)| was == seen && of == needed);
@@ -51,7 +51,7 @@ mod tests {
     use kerf_core::request::Dialect;
 
     fn condition(dialects: &[Dialect]) -> MatchCondition {
-        MatchCondition::of(&dialects.iter().copied().collect())
+        MatchCondition::for_dialects(&dialects.iter().copied().collect())
     }
 
     #[test]
@@ -69,7 +69,7 @@ mod tests {
         let gpushare = condition(&[Dialect::Gpushare]);
         assert_eq!(
             due.next(Some(&both), &gpushare, at(2)),
-            Some(both.or(&gpushare)),
+            Some(both.union(&gpushare)),
             "it takes nothing away"
         );
         assert_eq!(due.next(Some(&both), &mig, at(3)), None);

@@ -182,7 +182,7 @@ mod tests {
         }))
         .unwrap();
         assert_eq!(condition(&configuration), Some(MatchCondition::widest()));
-        let narrow = MatchCondition::of(&[Dialect::Mig].into());
+        let narrow = MatchCondition::for_dialects(&[Dialect::Mig].into());
         let conditions = json!([{"name": "asks-for-gpus", "expression": narrow.expression()}]);
         assert_eq!(
             patch(&configuration, &narrow),

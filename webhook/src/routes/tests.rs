@@ -195,7 +195,7 @@ async fn a_template_is_qualified_when_it_is_created_and_when_it_is_changed() {
 async fn no_pod_is_held_for_a_replica_that_does_not_exist() {
     let fixture = Fixture::new();
     let status = with_neutral_names(node_status(&["H100-80GB", "T4-16GB"]));
-    fixture.publisher.supply(Supply::of(&[status]));
+    fixture.publisher.supply(Supply::from_statuses(&[status]));
     let chosen = json!({"policy": "default", "by": "another", "waits": [], "passed": []});
     let main = json!({"name": "main", "sizeGb": 10, "count": 1, "resource": "nvidia.com/mig-1g.10gb"});
     let forged = json!({"version": 1, "isolation": "memory", "containers": [main], "chosen": chosen});

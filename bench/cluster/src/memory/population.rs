@@ -117,7 +117,7 @@ pub fn node_state(node: usize, pods: usize) -> anyhow::Result<NodeState> {
     });
     let next_slice = u64::try_from(pods.len())?;
     let ledger = GpuNodeSpec { next_slice, slices: wanted.collect(), ..GpuNodeSpec::default() };
-    let mut node = SimulatedNode::of(status, NodePolicy::default(), Limits::default());
+    let mut node = SimulatedNode::from_status(status, NodePolicy::default(), Limits::default());
     node.restart(Saved::from(ledger), Moment::default());
     node.cut();
     for pod in &pods {

@@ -80,7 +80,7 @@ impl Site {
     fn new(count: usize) -> anyhow::Result<Self> {
         let nodes = (0..count).map(|number| {
             let (model, kind) = OF_KINDS[number % OF_KINDS.len()];
-            let mut node = NodeInventory::of(&GpuNodeSpec::default(), &node_status(&[model; GPUS]));
+            let mut node = NodeInventory::from_spec(&GpuNodeSpec::default(), &node_status(&[model; GPUS]));
             node.gpus.iter_mut().for_each(|gpu| gpu.kinds = vec![kind]);
             node.neutral_up_to = NEUTRAL_SIZES.last().copied();
             node

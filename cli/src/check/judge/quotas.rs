@@ -30,7 +30,7 @@ pub fn judge(seen: &Observed) -> Vec<Finding> {
     };
     let statuses: Vec<GpuNodeStatus> =
         nodes.iter().filter_map(|node: &GpuNode| node.read_status().ok().flatten()).collect();
-    let supply = Supply::of(&statuses);
+    let supply = Supply::from_statuses(&statuses);
     let findings: Vec<Finding> =
         limited.flat_map(|(quota, names)| evaded(quota, &names, &policies, &supply)).collect();
     if findings.is_empty() {

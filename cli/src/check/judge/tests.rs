@@ -122,7 +122,7 @@ pub(super) fn good() -> Observed {
     ]
     .map(|name| format!("{name}.guard.kerf.dev"))
     .to_vec();
-    let condition = MatchCondition::of(&[Dialect::Mig].into()).expression();
+    let condition = MatchCondition::for_dialects(&[Dialect::Mig].into()).expression();
     let conditions = json!([{"name": "asks-for-gpus", "expression": condition}]);
     let entry = |name: &str| {
         json!({"name": name, "admissionReviewVersions": ["v1"], "sideEffects": "None", "matchConditions": conditions, "clientConfig": {

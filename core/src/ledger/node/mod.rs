@@ -165,7 +165,8 @@ impl Ledger {
     pub fn restore(saved: Saved, limits: Limits, now: Moment) -> Self {
         let Saved { desired, epoch } = saved;
         let open = OpenBinding { attempt: None, over: now + limits.binding() };
-        let owners = desired.slices.iter().filter_map(|slice| slice.reservation.as_ref()).map(Owner::of);
+        let owners =
+            desired.slices.iter().filter_map(|slice| slice.reservation.as_ref()).map(Owner::from_reservation);
         let entry = |key| Entry { restored: true, ..Entry::new(key, now, vec![open]) };
         let entries = owners.map(|owner| (owner.uid, entry(owner.key))).collect();
         Self { desired, epoch, entries, limits }
@@ -196,7 +197,7 @@ impl Ledger {
         let reservation = slice.reservation.as_ref()?;
         let entry = self.entries.get(&reservation.uid);
         let binding = entry.is_some_and(|entry| !entry.open.is_empty());
-        Some(SliceReservation::of(reservation, binding))
+        Some(SliceReservation::from_reservation(reservation, binding))
     }
 
     /// Whether all of a pod's slices are ready for it.

@@ -26,7 +26,7 @@ fn node() -> SimulatedNode {
 /// The leader's proposal for a pod, from the node's report.
 fn proposal(node: &SimulatedNode, pod: &str, resource: &str, count: u32) -> Proposal {
     let state = node.state();
-    let inventory = crate::inventory::NodeInventory::of(&state.desired(), &state.status);
+    let inventory = crate::inventory::NodeInventory::from_spec(&state.desired(), &state.status);
     let fit = fit(&inventory, &request(resource, count), &Fleet::default()).unwrap();
     Proposal::from_fit(owner(pod), fit)
 }

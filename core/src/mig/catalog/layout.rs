@@ -43,7 +43,7 @@ impl Row {
         let (gb, mib) = self.memory;
         ProfileEntry {
             id: GiProfileId(self.id),
-            profile: Profile::plain(self.compute, SizeGb(gb)).with(self.extras),
+            profile: Profile::plain(self.compute, SizeGb(gb)).with_extras(self.extras),
             memory: MemoryMib(mib),
             size: self.size,
             starts: self.starts.to_vec(),

@@ -94,7 +94,7 @@ pub(super) const GB200: GpuModel = seven(
 .unsure()
 .renamed(&[
     named(19, 1, 24),
-    (GiProfileId(20), Profile::plain(1, SizeGb(24)).with(Extras::Media)),
+    (GiProfileId(20), Profile::plain(1, SizeGb(24)).with_extras(Extras::Media)),
     named(9, 3, 95),
     named(5, 4, 95),
     named(0, 7, 189),
@@ -119,7 +119,7 @@ pub(super) const GB300: GpuModel = seven(
 .unsure()
 .renamed(&[
     named(19, 1, 31),
-    (GiProfileId(20), Profile::plain(1, SizeGb(31)).with(Extras::Media)),
+    (GiProfileId(20), Profile::plain(1, SizeGb(31)).with_extras(Extras::Media)),
     named(9, 3, 126),
     named(5, 4, 126),
     named(0, 7, 251),

@@ -10,7 +10,7 @@ fn pairs(models: &[&str]) -> NodeInventory {
     for gpu in status.gpus.iter_mut().filter(|gpu| gpu.index & 2 == 0) {
         gpu.peers = vec![Peer { index: gpu.index + 2, nvlinks: 4, pcie: None }];
     }
-    NodeInventory::of(&GpuNodeSpec::default(), &status)
+    NodeInventory::from_spec(&GpuNodeSpec::default(), &status)
 }
 
 /// A T4 as a whole GPU.
@@ -35,7 +35,7 @@ fn whole_gpus_of_one_pod_have_nvlinks_to_each_other() {
     let mut two = whole(1);
     two.containers.push(ContainerRequest { name: "side".to_owned(), ..two.containers[0].clone() });
     check(&node, &two, &["GPU-0", "GPU-2"]);
-    let plain = NodeInventory::of(&GpuNodeSpec::default(), &node_status(&["T4-16GB"; 4]));
+    let plain = NodeInventory::from_spec(&GpuNodeSpec::default(), &node_status(&["T4-16GB"; 4]));
     check(&plain, &whole(2), &["GPU-0", "GPU-1"]);
 }
 
@@ -72,9 +72,9 @@ fn slices_on_different_gpus_are_placed_close_together() {
 fn a_gpu_that_a_slice_of_another_name_has_taken_is_replaced() {
     let mut status = node_status(&["T4-16GB"; 3]);
     status.gpus[0].peers = vec![Peer { index: 1, nvlinks: 4, pcie: None }];
-    let node = NodeInventory::of(&GpuNodeSpec::default(), &status);
+    let node = NodeInventory::from_spec(&GpuNodeSpec::default(), &status);
     let mut pod = request_sized(ResourceName::Whole, SizeGb(14), 1);
-    let share = ContainerRequest::of(ResourceName::TimeSlicing(SizeGb(14)), SizeGb(14));
+    let share = ContainerRequest::for_slice(ResourceName::TimeSlicing(SizeGb(14)), SizeGb(14));
     pod.containers.push(ContainerRequest { name: "share".to_owned(), ..share });
     pod.containers.push(ContainerRequest { name: "last".to_owned(), ..pod.containers[0].clone() });
     check(&node, &pod, &["GPU-0", "GPU-1", "GPU-2"]);

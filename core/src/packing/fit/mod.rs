@@ -172,7 +172,7 @@ fn largest_first(holdings: &[ContainerRequest]) -> Vec<usize> {
 fn spreads(request: &RequestDocument) -> BTreeMap<ResourceName, Spread> {
     let spread = |holding: &ContainerRequest| {
         let containers = request.containers.iter().filter(|container| container.resource == holding.resource);
-        let spread = Spread::of(holding.only_kind(), containers.map(|c| (c.count, c.distinct_gpus)));
+        let spread = Spread::for_slices(holding.only_kind(), containers.map(|c| (c.count, c.distinct_gpus)));
         (holding.resource, spread)
     };
     request.containers.iter().map(spread).filter(|(_, spread)| *spread != Spread::Any).collect()

@@ -65,7 +65,7 @@ fn a_gpu_has_no_more_time_slices_than_policy_says() {
 #[test]
 fn mps_shares_by_size_are_not_cut_from_a_gpu_that_is_shared_in_equal_parts() {
     let status = node_status(&["T4-16GB"]);
-    let node = |spec: &GpuNodeSpec| NodeInventory::of(spec, &status);
+    let node = |spec: &GpuNodeSpec| NodeInventory::from_spec(spec, &status);
     let place = |spec: &GpuNodeSpec, name| fit(&node(spec), &request(name), &Fleet::default());
     let two = in_mps(2);
     assert_eq!(place(&two, "nvidia.com/gpu-7gb"), Err(Refusal::NeverFits));
@@ -85,7 +85,7 @@ fn an_equal_share_serves_requests_within_its_memory_and_compute() {
         let mut pod = request(MPS);
         pod.containers[0].compute = ComputePercent::new(compute);
         pod.containers[0].memory = memory.map(crate::units::MemoryMib);
-        fit(&NodeInventory::of(&spec(rule), &status), &pod, &Fleet::default()).is_ok()
+        fit(&NodeInventory::from_spec(&spec(rule), &status), &pod, &Fleet::default()).is_ok()
     };
     let two = r#"{"mps": {"replicas": 2}}"#;
     assert!(has(two, 50, None) && !has(two, 51, None));

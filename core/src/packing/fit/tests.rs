@@ -8,7 +8,7 @@ use crate::units::{MemoryMib, SizeGb};
 use proptest::prelude::*;
 
 pub(super) fn node(models: &[&str]) -> NodeInventory {
-    NodeInventory::of(&GpuNodeSpec::default(), &node_status(models))
+    NodeInventory::from_spec(&GpuNodeSpec::default(), &node_status(models))
 }
 
 pub(super) fn with(mut node: NodeInventory, gpu: usize, shape: Shape, idle: Option<&str>) -> NodeInventory {
@@ -254,7 +254,7 @@ proptest! {
             for gpu in &status.gpus {
                 let here: Vec<_> = spec.slices.iter().filter(|s| s.gpu == gpu.uuid).collect();
                 let instances = here.iter().filter_map(|s| s.shape.instance());
-                prop_assert!(Geometry::of(&gpu.profiles, instances).is_ok(), "{here:?}");
+                prop_assert!(Geometry::from_instances(&gpu.profiles, instances).is_ok(), "{here:?}");
                 let shares: MemoryMib = here.iter().filter(|s| s.shape.instance().is_none())
                     .map(|s| s.shape.size().share_memory()).sum();
                 prop_assert!(shares <= gpu.memory.saturating_sub(gpu.beside_shares()));
@@ -301,7 +301,7 @@ fn a_held_slice_without_a_known_holder_is_taken() {
         let mut status = node_status(&["H100-80GB"]);
         let slice = crate::testing::slice_status(&slice, false);
         status.slices.push(crate::contract::SliceStatus { state, ..slice });
-        NodeInventory::of(&GpuNodeSpec::default(), &status).gpus[0].taken().count()
+        NodeInventory::from_spec(&GpuNodeSpec::default(), &status).gpus[0].taken().count()
     };
     assert_eq!(taken(crate::contract::SliceState::Held), 1);
     assert_eq!(taken(crate::contract::SliceState::Idle), 0, "it is on its way out");

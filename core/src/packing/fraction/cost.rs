@@ -49,7 +49,7 @@ pub struct Choice {
 /// The cheapest place on the node, and on the first GPUs among equals. `None` if there is no room.
 #[must_use]
 pub fn cost(node: &Node, request: &Request, market: &Market) -> Option<Choice> {
-    cost_from(node, &Worth::of(node, market), request, market)
+    cost_from(node, &Worth::from_node(node, market), request, market)
 }
 
 /// The value of a node as it is. It is the same for all requests and therefore computed once.
@@ -63,7 +63,7 @@ impl Worth {
     /// The value of a node that was removed.
     pub(super) const NOTHING: Self = Self { usable: 0.0, balanced: 0.0 };
 
-    pub(super) fn of(node: &Node, market: &Market) -> Self {
+    pub(super) fn from_node(node: &Node, market: &Market) -> Self {
         let uses = market.uses(node, node.cpu());
         Self {
             usable: used_by_one(node, &uses) + uses.for_several(free(node)),
@@ -144,12 +144,12 @@ fn packed(node: &Node, worth: &Worth, part: Part, cpu: CpuMilli, market: &Market
     };
     let room = node.gpus().iter().enumerate().filter(|(_, gpu)| gpu.has_room(part));
     let (index, best) = room.map(|(index, gpu)| (index, lost(gpu))).min_by(|a, b| a.1.total_cmp(&b.1))?;
-    Some((best + FRAGMENTATION * (worth.usable - used_by_one(node, &uses)), GpuSet::of(index)))
+    Some((best + FRAGMENTATION * (worth.usable - used_by_one(node, &uses)), GpuSet::from_gpu(index)))
 }
 
 fn spread(node: &Node, part: Part) -> Option<(f64, GpuSet)> {
     let taken = |gpu: &Gpu| GpuMilli::WHOLE.0 - gpu.left().0;
     let room = node.gpus().iter().enumerate().filter(|(_, gpu)| gpu.has_room(part));
     let (index, gpu) = room.min_by_key(|(_, gpu)| taken(gpu))?;
-    Some((NEIGHBOUR * f64::from(taken(gpu)), GpuSet::of(index)))
+    Some((NEIGHBOUR * f64::from(taken(gpu)), GpuSet::from_gpu(index)))
 }

@@ -36,7 +36,7 @@ impl Usual {
 }
 
 impl Demand {
-    pub(super) fn of(workload: &Workload, supply: &Supply) -> Self {
+    pub(super) fn from_workload(workload: &Workload, supply: &Supply) -> Self {
         let seen = workload.seen().map(|(request, Seen { count, memory })| Usual {
             request: *request,
             count: f64::from(count),

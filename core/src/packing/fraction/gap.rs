@@ -25,7 +25,7 @@ pub(super) struct GapValues(Vec<f64>);
 
 impl GapValues {
     /// Computes the values from the number of requests for each size.
-    pub(super) fn of(counts: &BTreeMap<GpuMilli, f64>) -> Self {
+    pub(super) fn from_counts(counts: &BTreeMap<GpuMilli, f64>) -> Self {
         let mut sizes: Vec<(GpuMilli, f64)> = counts.iter().map(|(size, count)| (*size, *count)).collect();
         sizes.sort_by(|a, b| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0)));
         sizes.truncate(MOST_SIZES);
@@ -159,7 +159,7 @@ mod tests {
     use super::*;
 
     fn values(counts: &[(u16, f64)]) -> GapValues {
-        GapValues::of(&counts.iter().map(|(size, count)| (GpuMilli(*size), *count)).collect())
+        GapValues::from_counts(&counts.iter().map(|(size, count)| (GpuMilli(*size), *count)).collect())
     }
 
     #[track_caller]

@@ -33,18 +33,18 @@ pub struct Market {
 impl Market {
     /// The prices for this workload on these nodes.
     #[must_use]
-    pub fn of(workload: &Workload, supply: &Supply) -> Self {
-        let demand = Demand::of(workload, supply);
+    pub fn for_workload(workload: &Workload, supply: &Supply) -> Self {
+        let demand = Demand::from_workload(workload, supply);
         let parts = demand.parts();
-        let sizes = Sizes::of(&parts);
+        let sizes = Sizes::from_parts(&parts);
         let (cpu_per_gpu, memory_per_gpu) = demand.beside_gpus();
         let present: Vec<usize> = (0..MOST_MODELS).filter(|model| supply.gpus_of(*model) > 0.0).collect();
         let mut wanted = vec![Wanted::default(); MOST_MODELS];
         for model in &present {
-            wanted[*model] = Wanted::of(&demand, *model, &sizes);
+            wanted[*model] = Wanted::from_demand(&demand, *model, &sizes);
         }
         Self {
-            gaps: GapValues::of(&parts),
+            gaps: GapValues::from_counts(&parts),
             cpu_per_gpu,
             memory_per_gpu,
             tightness: demand.tightness(supply),

@@ -107,7 +107,7 @@ impl Gpu {
 }
 
 impl GpuSet {
-    pub(super) fn of(gpu: usize) -> Self {
+    pub(super) fn from_gpu(gpu: usize) -> Self {
         Self(1 << gpu)
     }
 

@@ -91,7 +91,7 @@ pub struct Costs<'n>(&'n [Cost]);
 impl Costs<'_> {
     /// The cost on the node; `None` if there is no room.
     #[must_use]
-    pub fn on(&self, node: NodeId) -> Option<Cost> {
+    pub fn on_node(&self, node: NodeId) -> Option<Cost> {
         self.0.get(node.0).copied().filter(|cost| *cost != FULL)
     }
 }
@@ -162,14 +162,14 @@ impl Nodes {
     /// The cost of the request on every node.
     pub fn costs(&mut self, request: &Request) -> Costs<'_> {
         let Self { all, changed, changes, supply, workload, prices } = self;
-        let prices = prices.get_or_insert_with(|| Prices::of(workload, supply));
+        let prices = prices.get_or_insert_with(|| Prices::for_workload(workload, supply));
         Costs(prices.costs(request, all, changed, *changes))
     }
 
     /// The cheapest place on one node; `None` if there is no room.
     pub fn choice(&mut self, node: NodeId, request: &Request) -> Option<Choice> {
         let Self { all, supply, workload, prices, .. } = self;
-        let prices = prices.get_or_insert_with(|| Prices::of(workload, supply));
+        let prices = prices.get_or_insert_with(|| Prices::for_workload(workload, supply));
         cost(all.get(node.0)?.as_ref()?, request, &prices.market)
     }
 
@@ -201,15 +201,15 @@ impl Nodes {
 }
 
 impl Prices {
-    fn of(workload: &Workload, supply: &Supply) -> Self {
-        Self { market: Market::of(workload, supply), worth: Vec::new(), rows: BTreeMap::new() }
+    fn for_workload(workload: &Workload, supply: &Supply) -> Self {
+        Self { market: Market::for_workload(workload, supply), worth: Vec::new(), rows: BTreeMap::new() }
     }
 
     fn costs(&mut self, request: &Request, nodes: &[Option<Node>], changed: &[u64], now: u64) -> &[Cost] {
         let Self { market, worth, rows } = self;
         if worth.is_empty() {
             let valued = |(node, changed): (&Option<Node>, &u64)| {
-                (*changed, node.as_ref().map_or(Worth::NOTHING, |node| Worth::of(node, market)))
+                (*changed, node.as_ref().map_or(Worth::NOTHING, |node| Worth::from_node(node, market)))
             };
             *worth = nodes.iter().zip(changed).map(valued).collect();
         }
@@ -231,7 +231,7 @@ impl Prices {
             }
             let Some(node) = &nodes[index] else { continue };
             if worth[index].0 != changed[index] {
-                worth[index] = (changed[index], Worth::of(node, market));
+                worth[index] = (changed[index], Worth::from_node(node, market));
             }
             let choice = cost_from(node, &worth[index].1, request, market);
             row.costs[index] = choice.map_or(FULL, |choice| choice.cost);

@@ -91,7 +91,7 @@ fn a_fleet_is_valued_anew_when_a_node_is_replaced_by_another_sort() {
         replaced.set(ids[1], other.clone());
         let mut fresh = Nodes::new(known());
         let same = [sort(64, a100), other].map(|node| fresh.add(node));
-        assert_eq!(replaced.costs(&request).on(ids[0]), fresh.costs(&request).on(same[0]));
+        assert_eq!(replaced.costs(&request).on_node(ids[0]), fresh.costs(&request).on_node(same[0]));
     }
 }
 
@@ -101,7 +101,7 @@ fn usable_parts_are_counted_as_in_fgd() {
         [(pod(2, part(500)), 3), (pod(8, GpuDemand::whole(1)), 2), (pod(8, GpuDemand::whole(2)), 1)];
     let mut supply = Supply::default();
     supply.add(&node(16, 2));
-    let market = Market::of(&workload(&requests), &supply);
+    let market = Market::for_workload(&workload(&requests), &supply);
     let usable = |cores: u32, left: [u16; 2]| {
         let uses = market.uses(&node(16, 2), CpuMilli(1000 * cores));
         let free = left.iter().filter(|left| **left == 1000).count();
@@ -130,7 +130,7 @@ fn the_cost_is_the_sum_of_its_terms() {
     let empty = node(16, 2);
     let mut supply = Supply::default();
     supply.add(&empty);
-    let found = cost(&empty, &usual, &Market::of(&workload(&[(usual, 1)]), &supply)).unwrap();
+    let found = cost(&empty, &usual, &Market::for_workload(&workload(&[(usual, 1)]), &supply)).unwrap();
     // 1000 of the 2000 usable thousandths are gone. CPU is just enough, 8 cores to a GPU, so that of 2000 thousandths
     // beside 16 cores 2000 / √2 can be used. 8 cores and one GPU are left. A GiB of memory in 512 is negligible.
     let expected = 0.5 * 1000.0 + 0.7 * 1000.0 / 2.0_f64.sqrt() + 0.25 * 8.0 + 1000.0 / 256.0;
@@ -149,7 +149,8 @@ fn a_model_is_as_scarce_as_the_square_of_the_part_that_is_asked_for_by_name() {
     for (by_name, others, scarcity) in
         [(0, 16, 0.0), (1, 15, 1.0 / 16.0), (4, 12, 1.0), (8, 8, 4.0), (16, 0, 4.0)]
     {
-        let found = Demand::of(&workload(&[(one, by_name), (any, others)]), &supply).scarcity(&supply);
+        let found =
+            Demand::from_workload(&workload(&[(one, by_name), (any, others)]), &supply).scarcity(&supply);
         assert!(
             (found[t4.index()] - scarcity).abs() < 1e-9,
             "{by_name}: {}, not {scarcity}",
@@ -410,7 +411,7 @@ proptest! {
             let fresh: Vec<Option<Choice>> = ids.iter().map(|id| fleet.choice(*id, &probe)).collect();
             let kept = fleet.costs(&probe);
             for (id, fresh) in ids.iter().zip(&fresh) {
-                prop_assert_eq!(kept.on(*id), fresh.map(|choice| choice.cost));
+                prop_assert_eq!(kept.on_node(*id), fresh.map(|choice| choice.cost));
             }
             let best = ids.iter().zip(fresh).filter_map(|(id, c)| Some((c?.cost, *id))).min();
             prop_assert_eq!(fleet.place(&probe).map(|place| (place.cost, place.node)), best);

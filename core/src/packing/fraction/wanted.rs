@@ -42,7 +42,7 @@ pub(super) struct Uses<'m> {
 
 impl Sizes {
     /// The most frequent parts, and the whole GPU.
-    pub(super) fn of(parts: &BTreeMap<GpuMilli, f64>) -> Self {
+    pub(super) fn from_parts(parts: &BTreeMap<GpuMilli, f64>) -> Self {
         let mut frequent: Vec<(GpuMilli, f64)> = parts.iter().map(|(size, count)| (*size, *count)).collect();
         frequent.sort_by(|a, b| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0)));
         let parts = frequent.into_iter().take(MOST_SIZES).map(|(size, _)| size);
@@ -56,7 +56,7 @@ impl Sizes {
 }
 
 impl Steps {
-    fn of(wanted: &BTreeMap<CpuMilli, f64>) -> Self {
+    fn from_weights(wanted: &BTreeMap<CpuMilli, f64>) -> Self {
         let mut sum = 0.0;
         let add = |(cpu, weight): (&CpuMilli, &f64)| {
             sum += weight;
@@ -72,7 +72,7 @@ impl Steps {
 }
 
 impl Wanted {
-    pub(super) fn of(demand: &Demand, model: usize, sizes: &Sizes) -> Self {
+    pub(super) fn from_demand(demand: &Demand, model: usize, sizes: &Sizes) -> Self {
         let all = demand.count();
         let (mut ones, mut several) = (BTreeMap::new(), BTreeMap::new());
         for usual in demand.requests.iter().filter(|usual| usual.request.allows(model)) {
@@ -85,8 +85,12 @@ impl Wanted {
             *by_cpu.entry(usual.request.cpu).or_default() += usual.count / all;
         }
         Self {
-            ones: sizes.sizes.iter().map(|size| ones.get(size).map(Steps::of).unwrap_or_default()).collect(),
-            several: several.iter().map(|(count, by_cpu)| (*count, Steps::of(by_cpu))).collect(),
+            ones: sizes
+                .sizes
+                .iter()
+                .map(|size| ones.get(size).map(Steps::from_weights).unwrap_or_default())
+                .collect(),
+            several: several.iter().map(|(count, by_cpu)| (*count, Steps::from_weights(by_cpu))).collect(),
         }
     }
 

@@ -103,14 +103,14 @@ pub(super) fn with_idle(places: &Places, cut: Cut, place: PlaceId, cost: Cost) -
 /// Idle instances that exclude the place, and further ones while compute slices or the profile's maximum do not
 /// suffice.
 fn in_the_way(places: &Places, cut: Cut, place: PlaceId) -> PlaceSet {
-    let mut destroyed = cut.idle.and(places.excluded(place));
+    let mut destroyed = cut.idle.intersection(places.excluded(place));
     loop {
         let staying = cut.idle.without(destroyed);
-        if places.has_room(cut.held.or(staying), place) {
+        if places.has_room(cut.held.union(staying), place) {
             return destroyed;
         }
         match places.biggest_claim(cut.held, staying, place) {
-            Some(next) => destroyed = destroyed.with(next),
+            Some(next) => destroyed = destroyed.with_place(next),
             None => return destroyed,
         }
     }

@@ -54,7 +54,7 @@ pub(crate) struct Order {
 
 impl Order {
     /// The order for requests that these places serve.
-    pub(crate) fn of(wanted: Vec<PlaceId>) -> Self {
+    pub(crate) fn for_places(wanted: Vec<PlaceId>) -> Self {
         Self { wanted, ..Self::default() }
     }
 
@@ -133,7 +133,7 @@ impl Groups {
                 else {
                     continue;
                 };
-                let held = group.cut.held.without(victim.into()).with(place);
+                let held = group.cut.held.without(victim.into()).with_place(place);
                 let after = self.model.state(Cut { held, ..group.cut });
                 let cost = Cost(self.model.prices.value(before).0 - self.model.prices.value(after).0);
                 ways.push(Way { gpu, victim, place, cost });

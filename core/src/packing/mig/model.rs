@@ -27,9 +27,9 @@ pub(crate) struct Model {
 
 impl Model {
     /// The model with this table; `None` if MIG cannot cut it.
-    pub(crate) fn of(table: &MigTable, terms: &Terms) -> Option<Self> {
-        let places = Places::of(table)?;
-        let states = States::of(&places)?;
+    pub(crate) fn from_table(table: &MigTable, terms: &Terms) -> Option<Self> {
+        let places = Places::from_table(table)?;
+        let states = States::from_places(&places)?;
         let prices = Prices::new(&places, &states, terms);
         let size = table.entries().iter().map(|e| e.profile.size()).max()?;
         Some(Self { table: table.clone(), places, states, prices, size })
@@ -49,13 +49,13 @@ impl Model {
     fn set(&self, instances: impl IntoIterator<Item = Instance>, beside: PlaceSet) -> Option<PlaceSet> {
         instances.into_iter().try_fold(beside, |set, instance| {
             let place = self.places.find(instance)?;
-            self.places.has_room(set, place).then(|| set.with(place))
+            self.places.has_room(set, place).then(|| set.with_place(place))
         })
     }
 
     /// The cut with one more idle instance; `None` if there is no room for it.
     pub(crate) fn beside(&self, cut: Cut, idle: Instance) -> Option<Cut> {
-        let both = self.set([idle], cut.held.or(cut.idle))?;
+        let both = self.set([idle], cut.held.union(cut.idle))?;
         Some(Cut { idle: both.without(cut.held), ..cut })
     }
 
@@ -142,7 +142,7 @@ mod tests {
     use crate::testing::{h100_shape, mig_table, request_sized};
 
     fn h100() -> Model {
-        Model::of(&mig_table("H100-80GB"), &Terms::default()).unwrap()
+        Model::from_table(&mig_table("H100-80GB"), &Terms::default()).unwrap()
     }
 
     fn instance(profile: &str, start: u8) -> Instance {

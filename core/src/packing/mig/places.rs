@@ -27,7 +27,7 @@ impl PlaceSet {
 
     /// The set with the place added.
     #[must_use]
-    pub fn with(self, place: PlaceId) -> Self {
+    pub fn with_place(self, place: PlaceId) -> Self {
         Self(self.0 | 1 << place.0)
     }
 
@@ -39,13 +39,13 @@ impl PlaceSet {
 
     /// The places that are in both sets.
     #[must_use]
-    pub fn and(self, other: Self) -> Self {
+    pub fn intersection(self, other: Self) -> Self {
         Self(self.0 & other.0)
     }
 
     /// The places that are in at least one of the sets.
     #[must_use]
-    pub fn or(self, other: Self) -> Self {
+    pub fn union(self, other: Self) -> Self {
         Self(self.0 | other.0)
     }
 
@@ -74,7 +74,7 @@ impl PlaceSet {
 
 impl From<PlaceId> for PlaceSet {
     fn from(place: PlaceId) -> Self {
-        Self::default().with(place)
+        Self::default().with_place(place)
     }
 }
 
@@ -107,7 +107,7 @@ const MOST_PLACES: usize = 128;
 impl Places {
     /// The places of a model with this table; `None` if MIG cannot cut it, or if the table exceeds the limits.
     #[must_use]
-    pub fn of(table: &MigTable) -> Option<Self> {
+    pub fn from_table(table: &MigTable) -> Option<Self> {
         let instances: Vec<Instance> = table
             .entries()
             .iter()
@@ -126,7 +126,7 @@ impl Places {
         }
         let set = |holds: &dyn Fn(&Instance) -> bool| {
             let places = (0_u8..).map(PlaceId).zip(&instances).filter(|(_, i)| holds(i));
-            places.fold(PlaceSet::default(), |set, (place, _)| set.with(place))
+            places.fold(PlaceSet::default(), |set, (place, _)| set.with_place(place))
         };
         let place = |instance: &Instance| Place {
             instance: *instance,
@@ -195,9 +195,9 @@ impl Places {
     #[must_use]
     pub fn has_room(&self, held: PlaceSet, place: PlaceId) -> bool {
         let this = &self.all[place.index()];
-        held.and(this.excluded).is_empty()
+        held.intersection(this.excluded).is_empty()
             && self.compute(held) + u32::from(this.instance.profile.compute()) <= self.compute
-            && held.and(this.same).len() < this.max
+            && held.intersection(this.same).len() < this.max
     }
 
     /// The instance of `idle` that blocks the place most, beside `held`: one of the same profile if there are too many
@@ -205,8 +205,8 @@ impl Places {
     #[must_use]
     pub fn biggest_claim(&self, held: PlaceSet, idle: PlaceSet, place: PlaceId) -> Option<PlaceId> {
         let this = &self.all[place.index()];
-        let too_many = held.or(idle).and(this.same).len() >= this.max;
-        let claims = if too_many { idle.and(this.same) } else { idle };
+        let too_many = held.union(idle).intersection(this.same).len() >= this.max;
+        let claims = if too_many { idle.intersection(this.same) } else { idle };
         claims.iter().max_by_key(|place| self.instance(*place).profile.compute())
     }
 
@@ -229,7 +229,7 @@ mod tests {
         ) {
             let tables: Vec<_> = catalog::MODELS.iter().filter_map(catalog::GpuModel::mig_table).collect();
             let table = &tables[model % tables.len()];
-            let places = Places::of(table).unwrap();
+            let places = Places::from_table(table).unwrap();
             let all: Vec<_> = places.iter().collect();
             let (mut held, mut geometry) = (PlaceSet::default(), Geometry::empty(table));
             for n in tries {
@@ -238,7 +238,7 @@ mod tests {
                 let next = geometry.clone().place(i.profile, i.placement.start);
                 prop_assert_eq!(places.has_room(held, place), next.is_ok());
                 if let Ok(next) = next {
-                    (held, geometry) = (held.with(place), next);
+                    (held, geometry) = (held.with_place(place), next);
                 }
                 prop_assert_eq!(places.mask(held), geometry.mask());
             }
@@ -247,10 +247,10 @@ mod tests {
 
     #[test]
     fn the_idle_instance_with_the_most_compute_slices_blocks_a_place_most() {
-        let places = Places::of(&mig_table("H100-80GB")).unwrap();
+        let places = Places::from_table(&mig_table("H100-80GB")).unwrap();
         let named = |name: &str| places.of_profile(name.parse().unwrap()).iter().next().unwrap();
         let idle = ["1g.10gb", "3g.40gb", "2g.20gb"].map(named);
-        let all = idle.iter().fold(PlaceSet::default(), |set, place| set.with(*place));
+        let all = idle.iter().fold(PlaceSet::default(), |set, place| set.with_place(*place));
         let claim = |idle| places.biggest_claim(PlaceSet::default(), idle, named("4g.40gb"));
         assert_eq!(claim(all), Some(idle[1]));
         assert_eq!(claim(PlaceSet::default()), None);
@@ -258,10 +258,10 @@ mod tests {
 
     #[test]
     fn an_instance_of_the_same_profile_blocks_most_once_the_profile_has_its_maximum() {
-        let places = Places::of(&mig_table("H100-80GB")).unwrap();
+        let places = Places::from_table(&mig_table("H100-80GB")).unwrap();
         let all = |name: &str| places.of_profile(name.parse().unwrap()).iter().collect::<Vec<_>>();
         let (media, large) = (all("1g.10gb+me"), all("3g.40gb"));
-        let idle = PlaceSet::default().with(media[0]).with(large[1]);
+        let idle = PlaceSet::default().with_place(media[0]).with_place(large[1]);
         assert_eq!(places.biggest_claim(PlaceSet::default(), idle, media[1]), Some(media[0]));
     }
 
@@ -269,7 +269,7 @@ mod tests {
     fn a_table_beyond_the_limits_has_no_places() {
         let mut entries = mig_table("H100-80GB").entries().to_vec();
         entries[0].starts = vec![250];
-        assert!(Places::of(&MigTable::new(entries)).is_none());
-        assert!(Places::of(&MigTable::default()).is_none());
+        assert!(Places::from_table(&MigTable::new(entries)).is_none());
+        assert!(Places::from_table(&MigTable::default()).is_none());
     }
 }

@@ -195,8 +195,8 @@ mod tests {
 
     #[test]
     fn states_are_valued_again_only_once_a_price_has_moved_far_enough() {
-        let places = Places::of(&mig_table("H100-80GB")).unwrap();
-        let mut prices = Prices::new(&places, &States::of(&places).unwrap(), &Terms::default());
+        let places = Places::from_table(&mig_table("H100-80GB")).unwrap();
+        let mut prices = Prices::new(&places, &States::from_places(&places).unwrap(), &Terms::default());
         let mut version_with = |held| {
             prices.held[0] = held;
             prices.refresh();

@@ -53,7 +53,7 @@ pub struct States {
 impl States {
     /// The states of a model with these places; `None` if there are too many.
     #[must_use]
-    pub fn of(places: &Places) -> Option<Self> {
+    pub fn from_places(places: &Places) -> Option<Self> {
         let shapes = plain_shapes(places);
         let spans: BTreeSet<Placement> = places.iter().map(|p| places.instance(p).placement).collect();
         let mut keys: Vec<Key> = vec![(0, 0)];
@@ -191,12 +191,12 @@ mod tests {
     /// The room on an H100 with these instances: each plain profile with what it can use, and after a move.
     fn room(held: &[(&str, u8)]) -> (u32, u32, Vec<(String, u8, u8)>) {
         let table = mig_table("H100-80GB");
-        let places = Places::of(&table).unwrap();
-        let states = States::of(&places).unwrap();
+        let places = Places::from_table(&table).unwrap();
+        let states = States::from_places(&places).unwrap();
         let place = |(profile, start): &(&str, u8)| {
             places.find(h100_shape(profile, *start).instance().unwrap()).unwrap()
         };
-        let held = held.iter().map(place).fold(PlaceSet::default(), PlaceSet::with);
+        let held = held.iter().map(place).fold(PlaceSet::default(), PlaceSet::with_place);
         let state = states.find(&places, held).unwrap();
         let plain = table.entries().iter().map(|entry| entry.profile).filter(|profile| profile.is_plain());
         let now = states.covered(state).iter().zip(states.covered_by_a_move(state));
@@ -224,8 +224,8 @@ mod tests {
 
     #[test]
     fn an_instance_is_added_only_where_there_is_room() {
-        let places = Places::of(&mig_table("H100-80GB")).unwrap();
-        let states = States::of(&places).unwrap();
+        let places = Places::from_table(&mig_table("H100-80GB")).unwrap();
+        let states = States::from_places(&places).unwrap();
         let place = |profile, start| places.find(h100_shape(profile, start).instance().unwrap()).unwrap();
         let half = states.after(StateId::EMPTY, place("3g.40gb", 4)).unwrap();
         assert_eq!(states.find(&places, place("3g.40gb", 4).into()), Some(half));

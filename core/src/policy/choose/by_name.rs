@@ -51,8 +51,8 @@ impl Choosing<'_> {
                 (profile.size(), ResourceName::Mig(profile), supply.has_profile(profile, &gpus))
             }
             Want::Compute(profile) => {
-                let served = supply.without_static().has_profile(profile.of(), &gpus);
-                (profile.of().size(), ResourceName::Compute(profile), served)
+                let served = supply.without_static().has_profile(profile.gpu_profile(), &gpus);
+                (profile.gpu_profile().size(), ResourceName::Compute(profile), served)
             }
             Want::MigReplica(profile) => {
                 let resource = ResourceName::MigReplica(profile);
@@ -72,10 +72,10 @@ impl Choosing<'_> {
             Want::Whole | Want::Size(_) => {
                 // Without a bound, a whole GPU of any size could be larger than the policy's largest size.
                 let size = self.policy.spec().sizes.max_gb.unwrap_or(SizeGb::ANY);
-                (size, ResourceName::Whole, supply.has_whole(&Asked::of(size), &gpus))
+                (size, ResourceName::Whole, supply.has_whole(&Asked::for_size(size), &gpus))
             }
             Want::Replica => {
-                let (resource, any) = (ResourceName::Replica, Asked::of(SizeGb::ANY));
+                let (resource, any) = (ResourceName::Replica, Asked::for_size(SizeGb::ANY));
                 let fixed = supply.fixed(Kind::TimeSlicing, &any, container.count, &gpus);
                 let is_fixed = fixed.iter().any(|name| name.plugin_name() == Some(PluginName::Shared));
                 let served = is_fixed || supply.has_managed(resource, &gpus);
@@ -115,7 +115,7 @@ impl Choosing<'_> {
                 Some(most) => self.supply.fixed_largest(resource, most, &gpus)?,
                 None => SizeGb::ANY,
             };
-            let served = self.supply.fixed_least(resource, &Asked::of(size), &gpus).is_some();
+            let served = self.supply.fixed_least(resource, &Asked::for_size(size), &gpus).is_some();
             served.then_some(Named { size, resource, kinds: Vec::new(), served, gpus })
         };
         let managed = |kind: &Kind| {
@@ -135,7 +135,8 @@ impl Choosing<'_> {
             if named.resource == ResourceName::MpsReplica {
                 return container.count == 1;
             }
-            let gives = |kind| self.supply.fixed(kind, &Asked::of(named.size), container.count, &named.gpus);
+            let gives =
+                |kind| self.supply.fixed(kind, &Asked::for_size(named.size), container.count, &named.gpus);
             named.resource.kind().is_some_and(|kind| gives(kind).contains(&named.resource))
         };
         let fitting = || offered.iter().find(is_for_one);

@@ -91,7 +91,9 @@ pub(in crate::policy) fn may_serve(policy: &Policy, kinds: &[Kind], size: SizeGb
     let all = GpuSelection::default();
     kinds.iter().any(|kind| {
         let gpus = policy.gpus_for(*kind, &all);
-        gpus.is_some_and(|gpus| !conceivable(*kind, &Need { asked: Asked::of(size), gpus: &gpus }).is_empty())
+        gpus.is_some_and(|gpus| {
+            !conceivable(*kind, &Need { asked: Asked::for_size(size), gpus: &gpus }).is_empty()
+        })
     })
 }
 

@@ -115,7 +115,7 @@ fn kinds_by_model_go_with_a_neutral_name_only() {
 
 #[test]
 fn the_first_kind_is_chosen_without_neutral_names() {
-    let old = Supply::of(&[node_status(&["H100-80GB", "T4-16GB"])]);
+    let old = Supply::from_statuses(&[node_status(&["H100-80GB", "T4-16GB"])]);
     let off = cluster(&[H100, T4]).with_concrete_names();
     for supply in [old, off] {
         assert_eq!(reported(&chosen(&supply, 10, IsolationClass::Memory)), "nvidia.com/mig-1g.10gb");

@@ -40,13 +40,13 @@ fn class_of_gpus(policy: &Policy, supply: &Supply, ask: &PodAsk) -> Option<Isola
     let is_served = |kind: &Kind| {
         let Some(gpus) = policy.gpus_for(*kind, &ask.gpus) else { return false };
         if *kind == Kind::Whole {
-            return supply.has_whole(&Asked::of(size), &gpus);
+            return supply.has_whole(&Asked::for_size(size), &gpus);
         }
         let name = ResourceName::Plugin(PluginName::Gpu, *kind);
         let is_shared = || *kind == Kind::Mps && supply.has_mps_replica(None, &gpus);
         // Replicas may all be of one GPU, so they cannot serve a request for different GPUs.
         !ask.containers.iter().any(|container| container.distinct_gpus)
-            && (is_shared() || supply.fixed_least(name, &Asked::of(SizeGb::ANY), &gpus).is_some())
+            && (is_shared() || supply.fixed_least(name, &Asked::for_size(SizeGb::ANY), &gpus).is_some())
     };
     let serves =
         |class: &IsolationClass| policy.kinds(*class).is_some_and(|kinds| kinds.iter().any(is_served));

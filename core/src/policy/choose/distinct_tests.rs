@@ -18,7 +18,7 @@ fn answer(kinds: &[&str], nodes: &[&[&str]], metadata: &Value, limits: &Value) -
     let pod = serde_json::from_value(json!({"metadata": metadata, "spec": {"containers": containers}}));
     let ask = read(&pod.unwrap(), &reading).unwrap().unwrap();
     let statuses: Vec<_> = nodes.iter().map(|models| node_status(models)).collect();
-    choose(&policy, &Supply::of(&statuses), &ask)
+    choose(&policy, &Supply::from_statuses(&statuses), &ask)
 }
 
 /// Requests for two GPUs of 8 GB each, in the words of every other system.
@@ -163,7 +163,7 @@ proptest! {
         let statuses: Vec<_> = nodes.iter().map(status).collect();
         let mut pod = super::tests::ask(Want::Size(SizeGb(4)), Some(class));
         pod.containers = containers;
-        let Ok(choice) = choose(&policy_with(&json!({})), &Supply::of(&statuses), &pod) else { return Ok(()) };
+        let Ok(choice) = choose(&policy_with(&json!({})), &Supply::from_statuses(&statuses), &pod) else { return Ok(()) };
         for container in choice.document.containers.iter().filter(|container| container.distinct_gpus) {
             prop_assert!(!container.may_be(Kind::Mig) && !container.may_be(Kind::Mps), "{container:?}");
         }

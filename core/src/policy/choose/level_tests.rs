@@ -29,7 +29,7 @@ fn pod(asks: Asks) -> PodAsk {
 
 /// A cluster of GPUs that are shared by MPS, where each size has its own name.
 fn shared() -> Supply {
-    Supply::of(&[node_status(&["T4-16GB", "T4-16GB"])])
+    Supply::from_statuses(&[node_status(&["T4-16GB", "T4-16GB"])])
 }
 
 fn policy() -> Policy {
@@ -53,7 +53,7 @@ fn sizes(asks: Asks) -> (Vec<u32>, u64) {
 fn levelling_needs_no_inventory() {
     let asked = pod(&[(Init, 1, 5), (App, 1, 4)]);
     for models in [&[][..], &["T4-16GB"], &["H100-80GB", "T4-16GB", "A100-40GB"]] {
-        let supply = Supply::of(&[with_neutral_names(node_status(models))]);
+        let supply = Supply::from_statuses(&[with_neutral_names(node_status(models))]);
         let choice = choose(&policy(), &supply, &asked).unwrap();
         let sizes: Vec<u32> =
             choice.document.containers.iter().map(|container| container.size_gb.0).collect();
@@ -64,7 +64,7 @@ fn levelling_needs_no_inventory() {
 #[test]
 fn sizes_of_one_name_stay_as_they_were_asked() {
     for (models, first, second) in [(&["H100-80GB"][..], 5, 4), (&["H100-80GB", "T4-16GB"], 14, 13)] {
-        let supply = Supply::of(&[with_neutral_names(node_status(models))]);
+        let supply = Supply::from_statuses(&[with_neutral_names(node_status(models))]);
         let choice = choose(&policy(), &supply, &pod(&[(Init, 1, first), (App, 1, second)])).unwrap();
         let sizes: Vec<u32> =
             choice.document.containers.iter().map(|container| container.size_gb.0).collect();
@@ -179,7 +179,7 @@ proptest! {
         isolation in prop::option::of(prop::sample::select(crate::kind::IsolationClass::ALL.to_vec())),
         max in prop::option::of(4_u32..40),
     ) {
-        let supply = Supply::of(&cluster.iter().map(|models| node_status(models)).collect::<Vec<_>>());
+        let supply = Supply::from_statuses(&cluster.iter().map(|models| node_status(models)).collect::<Vec<_>>());
         let bounds = max.map_or(json!({}), |max| json!({"sizes": {"maxGb": max}, "maxPerPod": {"memoryGb": 2 * max}}));
         let policy = policy_with(&bounds);
         let asked = PodAsk { isolation, ..pod(&asks) };

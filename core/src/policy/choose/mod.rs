@@ -118,7 +118,7 @@ fn choose_on(policy: &Policy, supply: &Supply, ask: &PodAsk) -> Result<(Choice, 
         never_evicts: !policy.spec().preemption.moves_others,
         kinds_by_model,
         chosen: Some(chosen),
-        ..RequestDocument::of(class, containers)
+        ..RequestDocument::for_containers(class, containers)
     };
     check_pod(policy, &document, |name| supply.at_most(name, &document.gpus))?;
     Ok((Choice { document, warnings }, !is_unserved))
@@ -247,7 +247,7 @@ impl Choosing<'_> {
             // A whole GPU has all of its compute, so no share is recorded.
             compute: container.compute.filter(|_| resource != ResourceName::Whole),
             distinct_gpus: container.distinct_gpus,
-            ..ContainerRequest::of(resource, size)
+            ..ContainerRequest::for_slice(resource, size)
         });
         Ok(())
     }

@@ -139,7 +139,7 @@ pub(super) fn exists(resource: ResourceName, gpus: &GpuSelection) -> bool {
             ResourceName::Mig(profile) | ResourceName::MigReplica(profile) => {
                 profiles(gpus).contains(&profile)
             }
-            ResourceName::Compute(profile) => profiles(gpus).contains(&profile.of()),
+            ResourceName::Compute(profile) => profiles(gpus).contains(&profile.gpu_profile()),
             ResourceName::Mps(size) => Some(size) <= largest(Kind::Mps, gpus),
             ResourceName::TimeSlicing(size) => Some(size) <= largest(Kind::TimeSlicing, gpus),
             ResourceName::Neutral(_)

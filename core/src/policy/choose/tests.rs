@@ -34,7 +34,7 @@ pub(super) fn policy_with(more: &Value) -> Policy {
 }
 
 fn supply(models: &[&str]) -> Supply {
-    Supply::of(&[node_status(models)])
+    Supply::from_statuses(&[node_status(models)])
 }
 
 pub(super) fn ask(want: Want, isolation: Option<IsolationClass>) -> PodAsk {
@@ -103,7 +103,8 @@ fn a_whole_gpu_serves_more_than_half_of_it_if_no_slice_does() {
     l40s.gpus[0].kinds = vec![Kind::Whole];
     let chosen_of = |gb| {
         let asked = ask(Want::Size(SizeGb(gb)), hardware);
-        choose(&policy(), &Supply::of(&[l40s.clone()]), &asked).unwrap().document.containers[0].resource
+        choose(&policy(), &Supply::from_statuses(&[l40s.clone()]), &asked).unwrap().document.containers[0]
+            .resource
     };
     assert_eq!(chosen_of(40).to_string(), "nvidia.com/gpu");
     assert_eq!(chosen_of(10).to_string(), "nvidia.com/mig-1g.10gb", "it waits for a slice");

@@ -128,7 +128,7 @@ impl Supply {
     /// time slices there must be a static node that offers them now.
     #[must_use]
     pub fn may_serve_statically(&self, document: &RequestDocument) -> bool {
-        let any = Asked::of(SizeGb::ANY);
+        let any = Asked::for_size(SizeGb::ANY);
         let is_found = |container: &ContainerRequest| {
             container.resource != ResourceName::Replica
                 || self.fixed_least(container.resource, &any, &document.gpus).is_some()

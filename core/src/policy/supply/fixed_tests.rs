@@ -67,19 +67,22 @@ fn a_supply_is_empty_only_if_nothing_serves_anything() {
     }
     let mut status = node_status(&["T4-16GB", "L4-24GB"]);
     status.gpus[0].kinds.clear();
-    assert!(!Supply::of([&status]).is_empty(), "one GPU serves");
-    assert_eq!(Supply::of([&status]).largest_gpu(), Some(SizeGb(23)));
+    assert!(!Supply::from_statuses([&status]).is_empty(), "one GPU serves");
+    assert_eq!(Supply::from_statuses([&status]).largest_gpu(), Some(SizeGb(23)));
     status.gpus[1].kinds.clear();
-    let idle = Supply::of([&status]);
+    let idle = Supply::from_statuses([&status]);
     assert!(idle.is_empty() && !idle.is_static() && !idle.has_neutral_names());
     assert_eq!(idle.largest_gpu(), None);
     status.gpus.clear();
-    assert!(Supply::of([&status]).has_neutral_names(), "a node without GPUs says nothing about names");
+    assert!(
+        Supply::from_statuses([&status]).has_neutral_names(),
+        "a node without GPUs says nothing about names"
+    );
 }
 
 #[test]
 fn a_static_node_has_enough_devices_or_none_at_present() {
-    let asked = Asked::of(SizeGb(10));
+    let asked = Asked::for_size(SizeGb(10));
     for (there, count, holds) in [(4, 4, true), (4, 5, false), (0, 1, true), (0, 9, true), (1, 2, false)] {
         let supply = supply(&[], vec![instances(9728, there)]);
         assert_eq!(supply.holds_fixed(name(), &asked, count, &all()), holds, "{count} of {there}");
@@ -102,7 +105,7 @@ fn the_least_memory_under_a_name_is_that_of_any_node() {
     }
     let both = supply(&[], vec![instances(9984, 4), instances(9728, 4)]);
     let least = |memory| {
-        let asked = Asked { memory: Some(MemoryMib(memory)), ..Asked::of(SizeGb(10)) };
+        let asked = Asked { memory: Some(MemoryMib(memory)), ..Asked::for_size(SizeGb(10)) };
         both.fixed_least(name(), &asked, &all()).and_then(|offer| offer.memory)
     };
     assert_eq!([9728, 9729, 9985].map(least), [Some(MemoryMib(9728)), Some(MemoryMib(9984)), None]);
@@ -123,7 +126,7 @@ fn the_largest_offer_under_a_name_is_within_the_limit() {
 #[test]
 fn a_whole_gpu_of_a_static_node_counts() {
     let (whole, shared) = (supply(&[], vec![t4("1")]), supply(&[], vec![t4("2")]));
-    let has = |supply: &Supply, gb| supply.has_whole(&Asked::of(SizeGb(gb)), &all());
+    let has = |supply: &Supply, gb| supply.has_whole(&Asked::for_size(SizeGb(gb)), &all());
     assert!(has(&whole, 15) && !has(&whole, 16) && !has(&shared, 7));
     assert!(has(&supply(&["T4-16GB"], vec![]), 15), "as of a managed one");
 }

@@ -49,7 +49,7 @@ pub(super) struct Chip(GpuInventory);
 
 impl Chip {
     /// Keeps what is common to all GPUs of this sort.
-    pub fn of(status: &GpuStatus, gpu: &GpuInventory) -> Self {
+    pub fn from_gpu(status: &GpuStatus, gpu: &GpuInventory) -> Self {
         let mut gpu = GpuInventory {
             slices: Vec::new(),
             uuid: GpuUuid::new(""),
@@ -72,8 +72,8 @@ impl Chip {
         let node = NodeInventory { gpus: vec![gpu.clone()], ..NodeInventory::default() };
         let size = gpu.memory.nominal();
         let serves = |name: &ResourceName| {
-            let one = ContainerRequest::of(*name, name.size().unwrap_or(size));
-            fit(&node, &RequestDocument::of(IsolationClass::None, vec![one]), fleet).is_ok()
+            let one = ContainerRequest::for_slice(*name, name.size().unwrap_or(size));
+            fit(&node, &RequestDocument::for_containers(IsolationClass::None, vec![one]), fleet).is_ok()
         };
         let names: BTreeSet<ResourceName> = self.names().into_iter().filter(serves).collect();
         let entries = gpu.table.entries().iter();

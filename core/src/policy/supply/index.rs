@@ -39,9 +39,9 @@ impl SupplyIndex {
     /// Sets the GPUs of a managed node, and returns whether the supply changed.
     pub fn show(&mut self, name: NodeName, spec: &GpuNodeSpec, status: &GpuNodeStatus) -> bool {
         let was_static = self.claim(name.clone());
-        let inventory = NodeInventory::of(spec, status);
+        let inventory = NodeInventory::from_spec(spec, status);
         let known = status.gpus.iter().zip(&inventory.gpus);
-        let supplies = known.map(|(status, gpu)| self.supply_of(Chip::of(status, gpu)));
+        let supplies = known.map(|(status, gpu)| self.supply_of(Chip::from_gpu(status, gpu)));
         let supplies: Vec<_> = supplies.collect();
         let gpus: NodeGpus = status.gpus.iter().map(|gpu| gpu.uuid.clone()).zip(supplies).collect();
         let is_new = status.neutral_up_to.is_some() && !std::mem::replace(&mut self.knows_neutral, true);

@@ -54,7 +54,7 @@ struct Gpus {
 impl Supply {
     /// The supply of managed nodes with these statuses, without node policies.
     #[must_use]
-    pub fn of<'a>(nodes: impl IntoIterator<Item = &'a GpuNodeStatus>) -> Self {
+    pub fn from_statuses<'a>(nodes: impl IntoIterator<Item = &'a GpuNodeStatus>) -> Self {
         let mut index = SupplyIndex::default();
         for (number, status) in nodes.into_iter().enumerate() {
             index.show(NodeName::new(number.to_string()), &GpuNodeSpec::default(), status);
@@ -120,7 +120,7 @@ impl Supply {
         let admitted = self.admitted(gpus);
         let profiles = admitted.iter().flat_map(|gpu| gpu.profiles.iter());
         let managed = profiles.filter(|(known, _)| *known == profile).map(|(_, memory)| *memory).min();
-        let fixed = self.fixed_least(ResourceName::Mig(profile), &Asked::of(SizeGb::ANY), gpus);
+        let fixed = self.fixed_least(ResourceName::Mig(profile), &Asked::for_size(SizeGb::ANY), gpus);
         managed.into_iter().chain(fixed.and_then(|offer| offer.memory)).min()
     }
 

@@ -19,7 +19,7 @@ fn of(status: &GpuNodeStatus, spec: &GpuNodeSpec) -> Supply {
 
 #[test]
 fn every_name_that_an_empty_gpu_could_serve_is_served() {
-    let supply = Supply::of(&[node_status(&["H100-80GB", "T4-16GB"])]);
+    let supply = Supply::from_statuses(&[node_status(&["H100-80GB", "T4-16GB"])]);
     for (name, is_served) in [
         ("mig-1g.10gb", true),
         ("mig-7g.80gb", true),
@@ -50,20 +50,23 @@ fn a_name_without_a_size_has_the_largest_slice_as_limit() {
 
 #[test]
 fn the_largest_slice_of_a_kind_is_of_a_gpu_that_serves_the_kind() {
-    let supply = Supply::of(&[node_status(&["T4-16GB", "H100-80GB"])]);
+    let supply = Supply::from_statuses(&[node_status(&["T4-16GB", "H100-80GB"])]);
     let largest = [Kind::Whole, Kind::Mig, Kind::Mps].map(|kind| supply.largest(kind).map(|size| size.0));
     assert_eq!(largest, [Some(15), Some(80), Some(14)], "an H100 in MIG mode is not given whole");
-    assert_eq!(Supply::of(&[node_status(&["T4-16GB"])]).largest(Kind::Mig), None);
+    assert_eq!(Supply::from_statuses(&[node_status(&["T4-16GB"])]).largest(Kind::Mig), None);
 }
 
 #[test]
 fn a_pod_is_answered_for_the_gpus_that_it_may_have() {
-    let supply = Supply::of(&[node_status(&["H100-80GB", "A30-24GB"]), node_status(&["T4-16GB", "L4-24GB"])]);
+    let supply = Supply::from_statuses(&[
+        node_status(&["H100-80GB", "A30-24GB"]),
+        node_status(&["T4-16GB", "L4-24GB"]),
+    ]);
     let selected = |json: &str| -> GpuSelection { serde_json::from_str(json).unwrap() };
     let (h100, no_h100) =
         (selected(r#"{"models": ["H100-80GB"]}"#), selected(r#"{"notModels": ["H100-80GB"]}"#));
     let profiles = |gb, gpus: &GpuSelection| -> Vec<String> {
-        let asked = Asked::of(SizeGb(gb));
+        let asked = Asked::for_size(SizeGb(gb));
         supply.fitting_profiles(&asked, gpus).iter().map(ToString::to_string).collect()
     };
     assert_eq!(profiles(5, &all()), ["1g.6gb", "1g.10gb"], "the smallest of each model");
@@ -73,7 +76,7 @@ fn a_pod_is_answered_for_the_gpus_that_it_may_have() {
         supply.has_share(Kind::Mps, SizeGb(14), None, &no_h100)
             && !supply.has_share(Kind::Mps, SizeGb(14), None, &h100)
     );
-    assert!(!supply.has_whole(&Asked::of(SizeGb(24)), &selected(r#"{"notModels": ["L4-24GB"]}"#)));
+    assert!(!supply.has_whole(&Asked::for_size(SizeGb(24)), &selected(r#"{"notModels": ["L4-24GB"]}"#)));
     // Both nodes' second GPUs have this UUID.
     let [second, not_second] =
         ["uuids", "notUuids"].map(|key| selected(&format!(r#"{{"{key}": ["{}"]}}"#, gpu_uuid(1))));
@@ -86,14 +89,14 @@ fn a_pod_is_answered_for_the_gpus_that_it_may_have() {
 #[test]
 fn a_profile_with_exactly_what_is_asked_for_fits() {
     let status = node_status(&["H100-80GB"]);
-    let supply = Supply::of(std::slice::from_ref(&status));
+    let supply = Supply::from_statuses(std::slice::from_ref(&status));
     let real = status.gpus[0].profiles.entry("1g.10gb".parse().unwrap()).unwrap().memory;
     let fitting = |asked: Asked| supply.fitting_profiles(&asked, &all()).first().map(ToString::to_string);
-    let of_memory = |more| Asked { memory: Some(MemoryMib(real.0 + more)), ..Asked::of(SizeGb(10)) };
+    let of_memory = |more| Asked { memory: Some(MemoryMib(real.0 + more)), ..Asked::for_size(SizeGb(10)) };
     assert_eq!(fitting(of_memory(0)).as_deref(), Some("1g.10gb"));
     assert_eq!(fitting(of_memory(1)).as_deref(), Some("1g.20gb"));
     let of_compute =
-        |percent| Asked { compute: ComputePercent::try_from(percent).ok(), ..Asked::of(SizeGb(10)) };
+        |percent| Asked { compute: ComputePercent::try_from(percent).ok(), ..Asked::for_size(SizeGb(10)) };
     assert_eq!(fitting(of_compute(14)).as_deref(), Some("1g.10gb"), "a seventh is 14.3 %");
     assert_eq!(fitting(of_compute(15)).as_deref(), Some("2g.20gb"));
     assert_eq!(fitting(of_compute(100)).as_deref(), Some("7g.80gb"));
@@ -198,10 +201,10 @@ proptest! {
     ) {
         let mut status = node_status(&models);
         status.gpus.iter_mut().for_each(|gpu| gpu.mps_shares = shares);
-        let (supply, names) = (Supply::of([&status]), all_names());
+        let (supply, names) = (Supply::from_statuses([&status]), all_names());
         for name in asked.into_iter().map(|name| names[name % names.len()]).filter(|name| !name.is_neutral()) {
             let request = crate::testing::request_sized(name, name.size().unwrap_or(SizeGb::ANY), 1);
-            let node = crate::inventory::NodeInventory::of(&GpuNodeSpec::default(), &status);
+            let node = crate::inventory::NodeInventory::from_spec(&GpuNodeSpec::default(), &status);
             let fits = crate::packing::fit(&node, &request, &crate::packing::Fleet::default()).is_ok();
             prop_assert_eq!(supply.has_managed(name, &all()), fits, "{}", name);
         }

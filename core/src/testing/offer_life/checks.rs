@@ -26,7 +26,7 @@ impl Life {
         self.slices.iter().find(|slice| slice.device == *device)
     }
 
-    fn of<'l>(&'l self, pod: &'l Pod) -> impl Iterator<Item = &'l Slice> {
+    fn slices_of<'l>(&'l self, pod: &'l Pod) -> impl Iterator<Item = &'l Slice> {
         self.slices.iter().filter(|slice| slice.pod() == Some(&pod.uid))
     }
 
@@ -39,7 +39,7 @@ impl Life {
     }
 
     fn is_complete(&self, pod: &Pod) -> bool {
-        self.of(pod).all(|slice| slice.made && (slice.served || self.is_held(slice)))
+        self.slices_of(pod).all(|slice| slice.made && (slice.served || self.is_held(slice)))
     }
 
     /// Checks the conditions after each decision.
@@ -107,8 +107,8 @@ impl Life {
     /// No device may be listed for a pod whose slices are still being made and that cannot be bound.
     fn check_incomplete(&self) -> Result<(), String> {
         for pod in self.pods.iter().filter(|pod| pod.stage == Stage::Pending && !pod.was_ready) {
-            let is_held = self.of(pod).any(|slice| self.is_held(slice));
-            if !is_held && !self.is_complete(pod) && self.of(pod).any(|slice| self.is_listed(slice)) {
+            let is_held = self.slices_of(pod).any(|slice| self.is_held(slice));
+            if !is_held && !self.is_complete(pod) && self.slices_of(pod).any(|slice| self.is_listed(slice)) {
                 return Err(format!("pod {} is listed and not complete", pod.uid));
             }
         }
@@ -119,7 +119,7 @@ impl Life {
     /// pod may wait for a pod whose slices are still being made, or for a pod that waits.
     fn check_progress(&self) -> Result<(), String> {
         let complete = self.pods.iter().filter(|pod| pod.stage == Stage::Pending && self.is_complete(pod));
-        for pod in complete.filter(|pod| !self.of(pod).any(|slice| self.is_held(slice))) {
+        for pod in complete.filter(|pod| !self.slices_of(pod).any(|slice| self.is_held(slice))) {
             let names: BTreeSet<usize> = pod.wares.iter().map(|(name, _)| *name).collect();
             let mut others = self.slices.iter().filter(|slice| slice.pod() != Some(&pod.uid));
             let stands_in_the_way = |slice: &Slice| {
@@ -129,7 +129,7 @@ impl Life {
                 names.contains(&held_as.unwrap_or(slice.name))
                     && (is_open || is_being_given || held_as.is_none() && self.is_listed(slice))
             };
-            if !self.of(pod).all(|slice| self.is_listed(slice)) && !others.any(stands_in_the_way) {
+            if !self.slices_of(pod).all(|slice| self.is_listed(slice)) && !others.any(stands_in_the_way) {
                 return Err(format!(
                     "pod {} is complete and not listed, and none stands in its way",
                     pod.uid

@@ -99,7 +99,9 @@ impl Life {
     /// The kubelet allocates for the next container of the pod that it admits, or starts with a bound pod.
     pub(super) fn allocate(&mut self, draw: &mut Draw) {
         if self.kubelet.admission.is_none() {
-            let Some(pod) = draw.of(self.pods.iter().filter(|pod| pod.stage == Stage::Bound)) else { return };
+            let Some(pod) = draw.choose(self.pods.iter().filter(|pod| pod.stage == Stage::Bound)) else {
+                return;
+            };
             let pod = pod.uid.clone();
             self.kubelet.admission = Some(Admission { pod, next: 0, reusable: Devices::default() });
         }
@@ -173,10 +175,10 @@ impl Life {
     ) -> Option<BTreeSet<DeviceId>> {
         let mut picked = BTreeSet::new();
         while picked.len() < wanted {
-            let handed_on = draw.of(reusable.iter().filter(|device| !picked.contains(*device)));
+            let handed_on = draw.choose(reusable.iter().filter(|device| !picked.contains(*device)));
             let taken = self.kubelet.taken[name].iter();
             let free = taken.filter(|device| !self.kubelet.has(device) && !picked.contains(*device));
-            let device = handed_on.or_else(|| draw.of(free))?.clone();
+            let device = handed_on.or_else(|| draw.choose(free))?.clone();
             picked.insert(device);
         }
         Some(picked)

@@ -138,7 +138,7 @@ impl Draw {
         self.below(of) == 0
     }
 
-    fn of<T>(&mut self, from: impl IntoIterator<Item = T>) -> Option<T> {
+    fn choose<T>(&mut self, from: impl IntoIterator<Item = T>) -> Option<T> {
         let mut from: Vec<T> = from.into_iter().collect();
         (!from.is_empty()).then(|| from.swap_remove(self.below(from.len())))
     }
@@ -291,7 +291,7 @@ impl Life {
         let is_lacking = |slice: &&Slice| slice.reservation.is_some() && !(slice.made && slice.served);
         let lacking: Vec<usize> =
             (0..self.slices.len()).filter(|at| is_lacking(&&self.slices[*at])).collect();
-        let Some(first) = draw.of(lacking.iter().copied()) else { return };
+        let Some(first) = draw.choose(lacking.iter().copied()) else { return };
         let uid = self.slices[first].pod().cloned();
         for at in lacking {
             if at != first && !(is_all && self.slices[at].pod() == uid.as_ref()) {
@@ -310,7 +310,7 @@ impl Life {
     fn change_service(&mut self, draw: &mut Draw) {
         let is_lost = draw.one_in(3);
         let kubelet = &self.kubelet;
-        if let Some(slice) = draw.of(self.slices.iter_mut().filter(|slice| slice.made)) {
+        if let Some(slice) = draw.choose(self.slices.iter_mut().filter(|slice| slice.made)) {
             slice.served = false;
             slice.made = !is_lost || kubelet.has(&slice.device);
         }
@@ -323,14 +323,14 @@ impl Life {
         let is_ready = |pod: &Pod| is_status_old && pod.was_ready || agent.is_ready(pod, slices);
         let pods =
             self.pods.iter_mut().filter(|pod| pod.stage == Stage::Pending && pod.bind_open && is_ready(pod));
-        if let Some(pod) = draw.of(pods) {
+        if let Some(pod) = draw.choose(pods) {
             pod.stage = Stage::Bound;
         }
     }
 
     /// A bind times out, or starts again.
     fn end_bind(&mut self, draw: &mut Draw) {
-        if let Some(pod) = draw.of(self.pods.iter_mut().filter(|pod| pod.stage == Stage::Pending)) {
+        if let Some(pod) = draw.choose(self.pods.iter_mut().filter(|pod| pod.stage == Stage::Pending)) {
             pod.bind_open ^= true;
         }
     }
@@ -338,7 +338,7 @@ impl Life {
     /// The extender releases the reservation of a pod that is not bound and has no open bind.
     fn release(&mut self, draw: &mut Draw) {
         let unused = |pod: &&mut Pod| pod.stage == Stage::Pending && !pod.bind_open;
-        if let Some(pod) = draw.of(self.pods.iter_mut().filter(unused)) {
+        if let Some(pod) = draw.choose(self.pods.iter_mut().filter(unused)) {
             pod.stage = Stage::Over;
             self.release_ended();
         }
@@ -360,7 +360,7 @@ impl Life {
             Stage::Bound => !has_begun(&pod.uid),
             Stage::Pending | Stage::Over => false,
         };
-        if let Some(pod) = draw.of(self.pods.iter_mut().filter(may_end)) {
+        if let Some(pod) = draw.choose(self.pods.iter_mut().filter(may_end)) {
             pod.stage = Stage::Over;
             let uid = pod.uid.clone();
             self.kubelet.free(&uid);

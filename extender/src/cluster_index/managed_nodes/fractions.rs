@@ -63,7 +63,7 @@ impl Fractions {
         // A share of all of the memory counts as a whole GPU.
         let gpus = part.map_or(GpuDemand::whole(1), GpuDemand::Part);
         let request = Request { cpu: wants.cpu, memory: wants.memory, gpus, models: ModelSet::ANY };
-        Some(self.nodes.costs(&request).on(known.id).unwrap_or(LAST))
+        Some(self.nodes.costs(&request).on_node(known.id).unwrap_or(LAST))
     }
 
     /// Updates the demand that prices are based on: a pod asks for this share.

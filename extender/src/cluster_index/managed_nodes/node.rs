@@ -280,13 +280,13 @@ impl IndexedNode {
     pub fn shown_inventory(&self) -> NodeInventory {
         let wanted: Vec<_> = self.wanted().collect();
         let user_namespaces = self.user_namespaces;
-        NodeInventory { user_namespaces, ..NodeInventory::of_wanted(&wanted, &self.policy, &self.status) }
+        NodeInventory { user_namespaces, ..NodeInventory::from_wanted(&wanted, &self.policy, &self.status) }
     }
 
     /// The GPUs by a spec and a status.
     #[must_use]
     pub fn inventory_of(&self, spec: &GpuNodeSpec, status: &GpuNodeStatus) -> NodeInventory {
-        NodeInventory { user_namespaces: self.user_namespaces, ..NodeInventory::of(spec, status) }
+        NodeInventory { user_namespaces: self.user_namespaces, ..NodeInventory::from_spec(spec, status) }
     }
 
     /// Reads again what filters read. Returns whether it has changed.

@@ -146,7 +146,7 @@ impl<'b> StreamBind<'b> {
 
     fn handle(&mut self, input: &Input<'_>) -> Vec<Action> {
         let (now, lease) = (self.now(), self.lease());
-        self.progress.on(input, now, lease)
+        self.progress.handle(input, now, lease)
     }
 
     /// Waits for the next input.
@@ -180,9 +180,9 @@ impl<'b> StreamBind<'b> {
         let Self { bind: Bind { uid, node, .. }, connection, progress, .. } = self;
         self.term.with(|index| {
             if index.managed().connection_of(node) != Some(connection.id()) {
-                return progress.on(&Input::Disconnected, now, lease);
+                return progress.handle(&Input::Disconnected, now, lease);
             }
-            progress.on(&Input::Shown(index.reserving().shown_slices(uid, node)), now, lease)
+            progress.handle(&Input::Shown(index.reserving().shown_slices(uid, node)), now, lease)
         })
     }
 

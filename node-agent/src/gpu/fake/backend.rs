@@ -114,7 +114,7 @@ impl FakeGpu {
         let mut created = if let Some(at) = there {
             self.gpu.instances[at].clone()
         } else {
-            Geometry::of(table, self.gpu.instances.iter().map(|i| i.instance))
+            Geometry::from_instances(table, self.gpu.instances.iter().map(|i| i.instance))
                 .and_then(|g| g.place(wanted.profile, wanted.placement.start))
                 .map_err(|_| no_room("nvmlDeviceCreateGpuInstanceWithPlacement"))?;
             GpuInstance { instance: wanted, gi: made, compute: Compute::Missing, has_processes: false }
@@ -196,7 +196,7 @@ fn with_one_more(
         Compute::Parts(parts) => parts.clone(),
         Compute::Full { .. } | Compute::Foreign => return Err(refused()),
     };
-    ComputeGeometry::with(of.instance.profile, parts.iter().map(|p| p.instance).chain([instance]))
+    ComputeGeometry::from_instances(of.instance.profile, parts.iter().map(|p| p.instance).chain([instance]))
         .map_err(|_| refused())?;
     let ci = (0..8).find(|ci| parts.iter().all(|p| p.ci != *ci)).unwrap_or(0);
     parts.push(ComputePart { instance, ci, device });

@@ -26,7 +26,8 @@ const SERVER: MemoryMib = MemoryMib(256);
 /// on any GPU with up to 80 GiB, so that shares never get memory that the driver uses.
 const RESERVED_AT_LEAST: MemoryMib = MemoryMib(640);
 
-/// The same for larger GPUs: one part in this many of their memory. Measured were 1/170 (H100) and 1/233 (H200).
+/// The same for larger GPUs: one part in this many of their memory. The measured parts are 1/170 (H100) and 1/233
+/// (H200).
 const RESERVED_PART: u64 = 128;
 
 /// The context of a process on a model that was not measured. Contexts grow with the multiprocessors: 518 MiB belong to

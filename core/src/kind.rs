@@ -9,7 +9,7 @@ use thiserror::Error;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Kind {
-    /// A GPU instance with one compute instance: memory, faults and compute are fenced.
+    /// A GPU instance with one compute instance: memory, faults and compute are isolated.
     Mig,
     /// The whole GPU, with MIG mode off.
     Whole,

@@ -7,15 +7,15 @@ use crate::resource::ResourceName;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// The most that somebody may have. What is absent is not limited.
+/// The most that a pod or a namespace may have. An absent field sets no limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", default, deny_unknown_fields)]
 pub struct Cap {
-    /// Nominal GPU memory in GB, all slices together.
+    /// The nominal GPU memory of all slices together, in GB.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub memory_gb: Option<u32>,
-    /// Slices.
+    /// The number of slices.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub slices: Option<u32>,
 }

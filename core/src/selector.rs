@@ -16,12 +16,13 @@ impl Labels for BTreeMap<String, String> {
     }
 }
 
-/// `spec.match` of a policy for nodes: a node must have a name of the list, if there is one, and every label.
+/// `spec.match` of a policy for nodes: the list of names, if there is one, must name the node, and the node must have
+/// every label.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", default, deny_unknown_fields)]
 pub struct NodeMatch {
-    /// Names of nodes. `gpu-a-*` names all that begin so.
+    /// Names of nodes. `gpu-a-*` means all that begin with `gpu-a-`.
     #[serde(skip_serializing_if = "Vec::is_empty", deserialize_with = "listed")]
     #[cfg_attr(feature = "schema", schemars(length(min = 1)))]
     pub names: Vec<String>,

@@ -52,7 +52,7 @@ impl fmt::Display for MemoryMib {
 pub struct SizeGb(pub u32);
 
 impl SizeGb {
-    /// No size is asked for: any size of the named resource will do.
+    /// The request names no size, so any size of the named resource serves it.
     pub const ANY: Self = Self(0);
 
     /// The memory that a share of this size gets and is accounted with: N GiB.

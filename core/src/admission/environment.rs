@@ -66,8 +66,8 @@ fn name_of(variable: &Value) -> &str {
     variable["name"].as_str().unwrap_or_default()
 }
 
-/// Whether a variable would bypass the slice of a container, or of another container if this one asks for none. It is
-/// enough that one of the kinds would be bypassed that may serve the container.
+/// Whether a variable would bypass the slice of a container, or of another container if this one asks for none. It
+/// suffices if the variable bypasses one of the kinds that may serve the container.
 fn leads_past(variable: &Value, request: Option<&ContainerRequest>) -> bool {
     let name = name_of(variable);
     let shows_nothing = variable["value"].as_str().is_some_and(|value| NOTHING_VISIBLE.contains(&value));

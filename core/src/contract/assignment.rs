@@ -113,7 +113,7 @@ pub struct AssignedSlice {
     pub id: SliceId,
     /// UUID of the GPU that has the slice.
     pub gpu: GpuUuid,
-    /// What was cut, and for MIG where.
+    /// The shape of the slice, and for MIG its position.
     pub shape: Shape,
 }
 

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use std::fmt;
 use thiserror::Error;
 
-/// The slices of a GPU: of one kind, each name once. Empty for a GPU that is cut as pods come.
+/// The slices of a GPU: of one kind, each name once. Empty for a GPU that is cut on demand.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(try_from = "Vec<LaidOut>", into = "Vec<LaidOut>")]
@@ -18,10 +18,10 @@ pub struct Layout(Vec<LaidOut>);
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct LaidOut {
-    /// The resource name that they are given under. For MIG it is the profile itself.
+    /// The resource name under which pods get them. For MIG it is the profile's name.
     #[serde(deserialize_with = "crate::resource::plain")]
     pub resource: ResourceName,
-    /// How many.
+    /// The number of these slices.
     pub count: u32,
 }
 
@@ -31,7 +31,7 @@ pub enum IllegalLayout {
     /// The count of a resource name is zero.
     #[error("layout has count 0 of {0}; write 1 or more, or leave it out")]
     NoSlices(ResourceName),
-    /// A whole GPU has a count above one, though a GPU is one.
+    /// A whole GPU has a count above one, but a GPU can be given once only.
     #[error("layout has {0} times {whole}, and a GPU is one; write count 1", whole = ResourceName::Whole)]
     SeveralWholes(u32),
     /// The list has a resource name twice.
@@ -54,7 +54,7 @@ pub enum IllegalLayout {
     /// The list has shares by size, and the rule divides the GPU into equal parts.
     #[error("layout has {0} beside {field}.replicas; lay out {1}, or take replicas out", field = field(*.0))]
     BesideReplicas(ResourceName, ResourceName),
-    /// The list has equal parts, and the rule does not say into how many the GPU is divided.
+    /// The list has equal parts, and the rule does not fix their number.
     #[error("layout has {0}, and {field}.replicas is not set; set it", field = field(*.0))]
     NoReplicas(ResourceName),
     /// The list has more equal parts than the rule divides the GPU into.

@@ -6,18 +6,18 @@ use serde::{Deserialize, Serialize};
 /// seldom.
 const MOST_MIG_REPLICAS: u32 = 48;
 
-/// How a GPU instance is shared out whose one compute instance is of full size.
+/// How pods share a GPU instance whose only compute instance has full size.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", default, deny_unknown_fields)]
 pub struct MigRule {
-    /// How many pods may take turns on one, each of which asks for `nvidia.com/mig-<profile>.shared`. Nothing is fenced between
-    /// them: each may use all of the instance's memory.
+    /// The number of pods that may take turns on one instance. Each asks for `nvidia.com/mig-<profile>.shared`. Nothing
+    /// isolates them from each other: each may use all of the instance's memory.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub time_slicing: Option<MigReplicas>,
 }
 
-/// How many pods may take turns on one GPU instance: 2 to 48.
+/// The number of pods that may take turns on one GPU instance: 2 to 48.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[cfg_attr(feature = "schema", schemars(extend("minimum" = 2, "maximum" = MOST_MIG_REPLICAS)))]

@@ -26,7 +26,7 @@ pub struct NodePolicy {
     /// What the agent does with a pod that uses more GPU memory than it was given.
     #[serde(skip_serializing_if = "is_default")]
     pub over_use: OverUse,
-    /// Whether pods of this node that failed with `UnexpectedAdmissionError` are removed.
+    /// Whether the agent removes pods of this node that failed with `UnexpectedAdmissionError`.
     #[serde(skip_serializing_if = "is_default")]
     pub remove_rejected_pods: bool,
 }
@@ -50,33 +50,33 @@ impl NodePolicy {
     }
 }
 
-/// What some of the node's GPUs may be used for. Reading one refuses a layout that goes against the rest of it.
+/// The uses of some of the node's GPUs. Deserialization fails if the layout contradicts the other fields.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[cfg_attr(feature = "schema", schemars(rename = "GpuRule"))]
 #[serde(rename_all = "camelCase", default, deny_unknown_fields, remote = "Self")]
 pub struct GpuRule {
-    /// The GPUs.
+    /// The GPUs that the rule is for.
     #[serde(skip_serializing_if = "is_default")]
     pub select: GpuSelector,
     /// The kinds of slice that may be cut.
     pub kinds: Vec<Kind>,
-    /// Whether the agent may switch the MIG mode so that it goes with `kinds`.
+    /// Whether the agent may switch the MIG mode to match `kinds`.
     #[serde(skip_serializing_if = "is_default")]
     pub mode_change: ModeChange,
-    /// Whether GPU instances may be shared out as compute instances.
+    /// Whether pods may share GPU instances as compute instances.
     #[serde(skip_serializing_if = "is_default")]
     pub compute_instances: bool,
-    /// Whether GPU instances may be shared out otherwise.
+    /// How pods share GPU instances by time slicing.
     #[serde(skip_serializing_if = "is_default")]
     pub mig: MigRule,
-    /// How MPS shares are fenced.
+    /// How MPS shares are isolated from each other.
     #[serde(skip_serializing_if = "is_default")]
     pub mps: MpsRule,
     /// How time slices are made.
     #[serde(skip_serializing_if = "is_default")]
     pub time_slicing: TimeSlicingRule,
-    /// The slices that each of these GPUs has, always and no others; empty for GPUs that are cut as pods come.
+    /// The exact slices that each of these GPUs always has; empty for GPUs that are cut on demand.
     #[serde(skip_serializing_if = "Layout::is_empty")]
     pub layout: Layout,
 }
@@ -143,13 +143,13 @@ impl Default for GpuRule {
     }
 }
 
-/// Which GPUs: one that is named in each list that is not empty.
+/// Selects the GPUs that each list names. An empty list names all GPUs.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", default, deny_unknown_fields)]
 pub struct GpuSelector {
-    /// NVML indexes. No policy may name GPUs by them any more, for they shift when a GPU is lost or a machine boots; an extender
-    /// of an earlier version still does.
+    /// NVML indexes. Policies must not name GPUs by them, because they shift when a GPU is lost or a machine boots.
+    /// Extenders of earlier versions still write them.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[cfg_attr(feature = "schema", schemars(skip))]
     pub indexes: Vec<u32>,
@@ -180,29 +180,30 @@ pub enum ModeChange {
     /// Never: the mode stays as the admin set it.
     #[default]
     Never,
-    /// Where it takes no reset of the GPU (Hopper and later).
+    /// If the change needs no reset of the GPU (Hopper and later).
     WithoutReset,
-    /// Also where the change is pending until the GPU is reset (Ampere).
+    /// Also if the change is pending until the GPU is reset (Ampere).
     WithReset,
 }
 
-/// How MPS shares of a GPU are fenced.
+/// How the MPS shares of a GPU are isolated from each other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", default, deny_unknown_fields)]
 pub struct MpsRule {
-    /// Shares of one size only, so that the server's own limit is each client's wall, which no client can move.
+    /// All shares of a GPU have one size. Then the MPS server's own limit holds for each client, and no client can
+    /// raise it.
     pub strict: bool,
-    /// `EXCLUSIVE_PROCESS` while shares are served, so that a process that goes past the MPS server gets nothing. Without it such
-    /// a process has all of the GPU. On by default; `false` where the mode may not be set.
+    /// The agent sets `EXCLUSIVE_PROCESS` while shares are served, so that a process that bypasses the MPS server gets
+    /// nothing. Without it such a process can use all of the GPU. On by default; `false` if the mode must not be set.
     pub exclusive: bool,
-    /// How much the shares may come to together.
+    /// The limit for the sum of the shares.
     #[serde(skip_serializing_if = "is_default")]
     pub memory_percent: MpsMemory,
-    /// How much of the GPU's compute each share may use.
+    /// The part of the GPU's compute that each share may use.
     #[serde(skip_serializing_if = "is_default")]
     pub compute_limit: ComputeLimit,
-    /// A fixed number of equal shares, which pods get that ask for `nvidia.com/gpu`, instead of shares by size.
+    /// A fixed number of equal shares instead of shares by size. Pods that ask for `nvidia.com/gpu` get them.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub replicas: Option<MpsReplicas>,
 }
@@ -233,23 +234,24 @@ impl MpsRule {
     }
 }
 
-/// How much of a GPU's compute an MPS share may use. Its memory is limited in any case.
+/// The part of a GPU's compute that an MPS share may use. Its memory is always limited.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum ComputeLimit {
-    /// Its own part: what the pod asks for, else as large a part as of the memory. What others leave idle stays idle.
+    /// Its own part: the part that the pod asks for, otherwise the same part as of the memory. A share cannot use
+    /// compute that other shares leave idle.
     #[default]
     Share,
-    /// All that the others leave: more gets done, and a busy neighbour is felt. No share has compute for itself, so who asks for
-    /// some is served elsewhere.
+    /// All compute that the other shares leave. The GPU does more work, but a busy neighbour slows a share down. No
+    /// share has guaranteed compute, so pods that ask for some are served by other GPUs.
     None,
 }
 
-/// What the MPS shares of a GPU may come to together, in percent of its memory and of its compute: 100 to 400.
+/// The limit for the sum of a GPU's MPS shares, in percent of its memory and of its compute: 100 to 400.
 ///
-/// Each share keeps its own limit. Over 100, a pod may meet out-of-memory before it has reached its limit, because others
-/// have reached theirs.
+/// Each share keeps its own limit. Over 100, a pod may run out of memory before it reaches its limit, because other
+/// pods have reached theirs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[cfg_attr(feature = "schema", schemars(extend("minimum" = 100, "maximum" = 400)))]
@@ -291,7 +293,7 @@ impl From<MpsMemory> for u16 {
     }
 }
 
-/// In how many equal MPS shares a GPU is shared out: 2 to 48, which is how many clients a daemon has at most.
+/// The number of equal MPS shares of a GPU: 2 to 48, because a daemon has at most 48 clients.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[cfg_attr(feature = "schema", schemars(extend("minimum" = 2, "maximum" = MOST_MPS_REPLICAS)))]
@@ -327,10 +329,10 @@ impl From<MpsReplicas> for u32 {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", default, deny_unknown_fields)]
 pub struct TimeSlicingRule {
-    /// A fixed number of equal replicas, asked for as `nvidia.com/gpu.shared`, instead of slices by size.
+    /// A fixed number of equal replicas instead of slices by size. Pods ask for them as `nvidia.com/gpu.shared`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub replicas: Option<u32>,
-    /// How long a process runs before the next one's turn.
+    /// The time for which a process runs before the next one.
     #[serde(skip_serializing_if = "is_default")]
     pub length: SliceLength,
     /// Whether the driver limits the memory of each pod's cgroup, where it can (R615 and later; experimental).
@@ -343,38 +345,38 @@ pub struct TimeSlicingRule {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum SliceLength {
-    /// The driver's own.
+    /// The driver's default length.
     #[default]
     Default,
-    /// Short.
+    /// A short time slice.
     Short,
-    /// Medium.
+    /// A time slice of medium length.
     Medium,
-    /// Long.
+    /// A long time slice.
     Long,
 }
 
-/// Idle slices that are kept ready.
+/// Idle slices that the agent cuts ahead of demand.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct WarmSlices {
-    /// The resource name that they can be given under.
+    /// The resource name under which pods can get them.
     #[serde(deserialize_with = "crate::resource::plain")]
     pub resource: ResourceName,
-    /// How many are idle at least, as long as there is room.
+    /// The least number of idle slices, as long as there is room.
     pub count: u32,
 }
 
-/// What is done with a pod whose processes hold more GPU memory than it was given.
+/// What the agent does with a pod whose processes hold more GPU memory than it was given.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum OverUse {
-    /// An Event names it.
+    /// The agent writes an Event.
     #[default]
     Report,
-    /// An Event names it, and it is evicted.
+    /// The agent writes an Event and evicts the pod.
     Evict,
 }
 

@@ -12,7 +12,8 @@ pub struct Peer {
     /// the same number.
     #[serde(default, skip_serializing_if = "is_none")]
     pub nvlinks: u32,
-    /// What both are behind on the PCI bus. Absent if there is nothing, or if it is the same for all pairs of the node.
+    /// The nearest common ancestor of both on the PCI bus. Absent if there is none, or if it is the same for all pairs
+    /// of the node.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pcie: Option<PcieAncestor>,
 }

@@ -87,7 +87,7 @@ pub struct ContainerRequest {
     /// The profile that the user named, which is then exact; absent for a request by size.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub profile: Option<Profile>,
-    /// How many slices the container asks for.
+    /// The number of slices that the container asks for.
     pub count: u32,
     /// The resource name in the container's limits. It has the kind beside it if only a static node serves this kind
     /// under the name.
@@ -241,13 +241,13 @@ impl RequestDocument {
         Ok(document)
     }
 
-    /// What the pod holds over its whole life, container by container. This is what kerf reserves for it.
+    /// The slices that the pod holds over its whole life, container by container. kerf reserves these.
     ///
-    /// An ordinary init container holds what the containers after it leave of its slices, usually nothing. What it
-    /// holds stays the pod's until the pod ends, because the kubelet gives it to no other pod before.
+    /// An ordinary init container holds the slices that no container after it takes over, usually none. The pod keeps
+    /// them until it ends, because the kubelet gives them to no other pod before.
     ///
     /// The kubelet gives any slice of a name to any container of the pod that asks by this name. So each container gets
-    /// what the most demanding of them asks for: the named profile, the largest size, and the most memory and compute.
+    /// the most demanding request of them all: the named profile, the largest size, and the most memory and compute.
     #[must_use]
     pub fn holdings(&self) -> Cow<'_, [ContainerRequest]> {
         let as_it_is =

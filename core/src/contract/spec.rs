@@ -25,7 +25,7 @@ pub struct GpuNodeSpec {
     pub next_slice: u64,
     /// The desired slices, in the order in which they were added.
     pub slices: Vec<WantedSlice>,
-    /// What the node's GPUs may be used for.
+    /// The policy for the node's GPUs.
     #[serde(skip_serializing_if = "NodePolicy::is_default")]
     pub policy: NodePolicy,
 }
@@ -38,7 +38,7 @@ pub struct WantedSlice {
     pub id: SliceId,
     /// UUID of the GPU to cut.
     pub gpu: GpuUuid,
-    /// What to cut, and for MIG where.
+    /// The shape to cut, and for MIG its position.
     pub shape: Shape,
     /// The reservation of the slice; absent for an idle slice.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -77,7 +77,7 @@ impl Reservation {
     }
 }
 
-/// What a slice is, and for a GPU instance where it is.
+/// The form of a slice, and for a GPU instance its position.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "kebab-case", rename_all_fields = "camelCase")]
 pub enum Shape {
@@ -196,8 +196,9 @@ impl Shape {
         }
     }
 
-    /// The compute that an MPS share takes on a GPU with `total`, in hundredths of `total`'s MiB. That is what was
-    /// asked for, or as large a part as of the memory. 0 for other slices, whose compute kerf does not limit.
+    /// The compute that an MPS share takes on a GPU with `total`, in hundredths of `total`'s MiB. That is the part that
+    /// the pod asks for, otherwise the same part as of the memory. 0 for other slices, whose compute kerf does not
+    /// limit.
     #[must_use]
     pub fn compute_of(self, total: MemoryMib) -> u64 {
         match self {
@@ -208,7 +209,7 @@ impl Shape {
     }
 
     /// Whether a slice of this shape can be offered under a name. Under a neutral name every slice can, unless it is a
-    /// part of a GPU instance. Whether it meets the request depends on the pod's request document then, not on the
+    /// part of a GPU instance. Then the pod's request document decides whether the slice meets the request, not the
     /// name.
     #[must_use]
     pub fn keeps(self, name: ResourceName) -> bool {

@@ -118,9 +118,9 @@ pub struct SliceStatus {
     pub id: Option<SliceId>,
     /// UUID of the GPU that has the slice.
     pub gpu: GpuUuid,
-    /// What was cut, and for MIG where.
+    /// The shape of the slice, and for MIG its position.
     pub shape: Shape,
-    /// How far the slice is between cut and held.
+    /// The slice's progress from cut to held.
     pub state: SliceState,
     /// The memory that the slice really has, in MiB.
     #[serde(rename = "memoryMib")]
@@ -186,7 +186,7 @@ impl SliceReservation {
     }
 }
 
-/// How far a slice is between cut and held.
+/// The progress of a slice from cut to held.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase")]
 pub enum SliceState {
@@ -303,6 +303,6 @@ pub struct Summary {
     pub held: u32,
     /// The number of slices that no pod holds or has reserved.
     pub idle: u32,
-    /// Memory in no held or reserved slice, without what no share can use on GPUs that are shared.
+    /// The memory that is in no held or reserved slice. On shared GPUs, memory that no share can use is left out.
     pub free: String,
 }

@@ -11,7 +11,7 @@ pub struct Wanted<'a> {
     pub id: &'a SliceId,
     /// UUID of the GPU that has the slice.
     pub gpu: &'a GpuUuid,
-    /// What the slice is, and for MIG where.
+    /// The shape of the slice, and for MIG its position.
     pub shape: Shape,
     /// The reservation of the slice; absent for an idle slice.
     pub reservation: Option<Reserved<'a>>,

@@ -1,4 +1,4 @@
-//! Accounts for a GPU's memory: which slices have it, and how much of the rest no slice can use.
+//! Accounts for a GPU's memory: the slices that have it, and the part of the rest that no slice can use.
 
 use crate::contract::{GpuStatus, SliceState, SliceStatus};
 use crate::kind::Kind;
@@ -18,8 +18,8 @@ pub enum MemoryState {
     Idle,
     /// In no slice, but a slice could be cut from it.
     Free,
-    /// In no slice, and no slice can be cut from it: what MIG leaves over, or all of a GPU from which nothing can be
-    /// cut.
+    /// In no slice, and no slice can be cut from it: the rest that MIG leaves, or all memory of a GPU from which
+    /// nothing can be cut.
     Unusable,
     /// Used by processes that no slice of kerf's accounts for.
     Outside,
@@ -88,7 +88,7 @@ fn state(slice: &SliceStatus) -> MemoryState {
     }
 }
 
-/// How much of the rest slices can be cut from.
+/// The part of the remaining memory from which slices can be cut.
 fn usable(
     gpu: &GpuStatus,
     slices: &[&SliceStatus],

@@ -63,7 +63,7 @@ pub struct GpuInventory {
 /// A slice on a GPU, with its occupancy.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PlacedSlice {
-    /// What the slice is, and for MIG where.
+    /// The shape of the slice, and for MIG its position.
     pub shape: Shape,
     /// Whether the slice may be reserved or destroyed.
     pub occupancy: Occupancy,

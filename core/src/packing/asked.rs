@@ -1,11 +1,11 @@
-//! What a request needs of one slice, whichever node serves it.
+//! The requirements of a request on one slice, on any node.
 
 use super::is_worth_whole;
 use crate::contract::ContainerRequest;
 use crate::resource::ResourceName;
 use crate::units::{ComputePercent, MemoryMib, SizeGb};
 
-/// What a request needs of one slice.
+/// The requirements of a request on one slice.
 #[derive(Debug, Clone, Copy)]
 pub struct Asked {
     /// The nominal size of the slice.
@@ -25,7 +25,7 @@ impl Asked {
         Self { size, memory: None, compute: None, distinct_gpus: false }
     }
 
-    /// What a container of an admitted pod asks for.
+    /// The request of a container in an admitted pod.
     #[must_use]
     pub fn from_request(request: &ContainerRequest) -> Self {
         let ContainerRequest { size_gb: size, memory, compute, distinct_gpus, .. } = *request;

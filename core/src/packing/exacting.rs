@@ -1,6 +1,6 @@
-//! Pods that ask for more than the slice's name says: certain GPUs, an exact amount of memory, a part of the compute.
+//! Pods with requirements beyond the slice's name: certain GPUs, an exact amount of memory, a part of the compute.
 //!
-//! The kubelet sees names only. It gives any free slice of a name to any container that requests the name.
+//! The kubelet reads names only. It gives any free slice of a name to any container that requests the name.
 
 use super::mig::has_compute;
 use crate::contract::{ContainerRequest, Shape};

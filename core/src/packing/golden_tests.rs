@@ -1,5 +1,5 @@
 //! Golden lives: pods come and go by a seed, and each place with its cost is compared to a file. A change of packing
-//! shows in the difference. Whether it is a better one, `cargo xtask bench packing` says.
+//! shows in the difference. `cargo xtask bench packing` shows whether it is better.
 
 use super::fraction::{
     CpuMilli, GpuDemand, GpuMilli, ModelSet, Models, Node, Nodes, Part, Request, Sharing, Workload,

@@ -19,7 +19,7 @@ use std::collections::BTreeSet;
 /// differently.
 const FIXED: i64 = -300_000;
 
-/// The cost of each compute slice, because one more than a request needs is lost to others.
+/// The cost of each compute slice, because other pods cannot use a slice that a request does not need.
 const COMPUTE_SLICE: i64 = 1_000;
 
 /// The cost of a cut, which an existing slice saves.

@@ -1,5 +1,5 @@
-//! The kinds that a pod's policy prefers to the one that it gets, and why it did not get them. Only people read this;
-//! no decision does.
+//! The kinds that a pod's policy prefers to the one that it gets, and why it did not get them. This is for people; no
+//! decision depends on it.
 
 use super::{KindPlan, Refusal, plans};
 use crate::contract::{PassedKind, RequestDocument};

@@ -103,8 +103,8 @@ impl<'o> State<'o> {
     }
 
     /// The desired slices without those that use a GPU instance in another way than an earlier slice does. The planner
-    /// ends what exists of these for the earlier one. If the checker counted them as desired, it would reject the plan,
-    /// and the whole node would stay uncut.
+    /// removes the existing ones of these for the earlier slice. If the checker counted them as desired, it would
+    /// reject the plan, and the whole node would stay uncut.
     fn first_come(&self) -> impl Iterator<Item = &'o WantedSlice> {
         let instance = |w: &WantedSlice| w.shape.instance().map(|instance| (instance, w.shape.mig_part()));
         let is_alike = move |w: &&WantedSlice| {

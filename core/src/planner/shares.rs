@@ -28,8 +28,8 @@ fn obstacle(gpu: &ObservedGpu, others: &[Shape], shape: Shape) -> Option<Obstacl
     let kind = shape.kind();
     let most = if kind == Kind::Mps { gpu.allowed.mps_memory } else { MpsMemory::default() };
     let all = || others.iter().chain([&shape]);
-    // The reserve that packing keeps free is not taken off here, because shares that were reserved before there was one
-    // must still start after a boot.
+    // The reserve that packing keeps free is not subtracted here, because shares that were reserved by a version
+    // without a reserve must still start after a boot.
     let memory: MemoryMib = all().map(|s| s.memory_of(gpu.memory)).sum();
     let compute = all().fold(0, |sum: u64, s| sum.saturating_add(s.compute_of(gpu.memory)));
     if gpu.table.is_some() {

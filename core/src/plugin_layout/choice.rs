@@ -1,4 +1,4 @@
-//! Which layout a node gets: the one that its label names, otherwise that of the first policy that matches the node.
+//! Chooses a node's layout: the one that its label names, otherwise that of the first policy that matches the node.
 
 use super::layout::PluginLayout;
 use super::state::{Conflict, LayoutState};

@@ -16,7 +16,7 @@ use crate::names::NodeName;
 use crate::nvidia_keys::CONFIG;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What follows from the `ClusterPolicy` for the nodes.
+/// The consequences of the `ClusterPolicy` for the nodes.
 #[derive(Debug, Default)]
 pub(super) struct Verdict {
     pub(super) write: Option<ClusterPolicyWrite>,
@@ -138,7 +138,7 @@ impl<'s> Cluster<'s> {
         self.seen.nodes.iter().filter(move |(_, node)| is_cut(node) && !is_managed(&node.labels))
     }
 
-    /// What blocks a change of the strategy, which would rename the MIG devices of every node that has some.
+    /// The obstacle to a change of the strategy, which would rename the MIG devices of every node that has some.
     fn in_the_way(&self, first: &Wish<'_>, asks: &mut BTreeSet<NodeName>) -> Option<Gate> {
         let is_bystander =
             |name| self.chosen(name).is_none_or(|chosen| chosen.layout.mig_strategy == MigStrategy::None);

@@ -62,8 +62,8 @@ pub struct Renaming {
     pub since: u64,
     /// The nodes that had MIG devices then. They get no pod before they advertise the new names.
     pub nodes: BTreeSet<NodeName>,
-    /// How many seconds the plugin has, by the flags of the leader that wrote this: other readers do not have those
-    /// flags.
+    /// The plugin's timeout in seconds, by the flags of the leader that wrote this, because other readers do not have
+    /// those flags.
     #[serde(default = "usual_timeout")]
     pub timeout: u64,
     /// Nodes that advertised the new names already, because they had not followed the previous strategy. Their plugin

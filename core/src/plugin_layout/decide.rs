@@ -1,5 +1,5 @@
-//! The whole decision: what to write now, given what was observed. The caller asks again after every write and every
-//! change; when nothing is due, the decision is empty.
+//! The whole decision: the writes that are due in the observed state. The caller decides again after every write and
+//! every change; when nothing is due, the decision is empty.
 
 use super::choice::{Chosen, LayoutPolicy, choose};
 use super::cluster::{Cluster, Verdict};
@@ -18,7 +18,7 @@ use std::collections::{BTreeMap, BTreeSet};
 pub struct Seen<'s> {
     /// The layouts of the policies that are now in force, in the policies' order.
     pub policies: &'s [LayoutPolicy<'s>],
-    /// Whether some policy file is bad. Then kerf removes no layout, because a missing policy may only be misspelt.
+    /// Whether some policy file is bad. Then kerf removes no layout, because the missing policy may be in that file.
     pub has_bad_files: bool,
     /// Every Node of the cluster, by name.
     pub nodes: &'s BTreeMap<NodeName, SeenNode>,
@@ -28,15 +28,15 @@ pub struct Seen<'s> {
     pub config_map_name: &'s str,
     /// GPU Operator's `ClusterPolicy`; `None` without GPU Operator.
     pub cluster_policy: Option<&'s SeenClusterPolicy>,
-    /// How many seconds the plugin has to advertise a layout's devices.
+    /// The timeout, in seconds, for the plugin to advertise a layout's devices.
     pub timeout_seconds: u64,
-    /// How many seconds a kubelet may take to bring a changed `ConfigMap` to the plugin. A label that names a key
-    /// before the kubelet has brought it ends the plugin's config-manager, and the next one starts with the default
+    /// The time, in seconds, after which every kubelet has brought a changed `ConfigMap` to the plugin. A label that
+    /// names a key before that ends the plugin's config-manager, and the next one starts with the default
     /// configuration.
     pub config_delay_seconds: u64,
     /// Seconds since 1970, for people who read the records. No decision depends on it.
     pub now: u64,
-    /// How long each observed write has been there.
+    /// The age of each observed write.
     pub ages: &'s FirstSeen,
 }
 
@@ -169,7 +169,7 @@ fn used<'n>(nodes: &'n BTreeMap<NodeName, SeenNode>, records: &'n [NodeRecord]) 
     nodes.values().filter_map(|node| node.labels.get(CONFIG).map(String::as_str)).chain(had).collect()
 }
 
-/// What has to be ready before any node changes.
+/// The conditions for a change of any node.
 struct Gates<'v> {
     first: Gate,
     verdict: &'v Verdict,

@@ -1,4 +1,4 @@
-//! Which GPUs a node has, by the labels of GPU feature discovery, whatever layout they were written under.
+//! The GPUs of a node, by the labels of GPU feature discovery under any layout.
 
 use super::digest::digest;
 use crate::mig::Profile;
@@ -81,7 +81,7 @@ impl NodeGpus {
     }
 }
 
-/// The part of a fingerprint for something that the labels do not say.
+/// The part of a fingerprint for a property that is not in the labels.
 const UNKNOWN: &str = "-";
 
 fn part(text: &str) -> String {

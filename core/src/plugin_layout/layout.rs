@@ -1,4 +1,4 @@
-//! What a layout is, and the configuration with which NVIDIA's device plugin applies it.
+//! A layout, and the configuration with which NVIDIA's device plugin applies it.
 
 use super::digest::digest;
 use super::expected_allocatable::cut_into;
@@ -24,12 +24,12 @@ pub const MOST_TIME_SLICES: u32 = 1000;
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum MigStrategy {
-    /// It does not.
+    /// The plugin offers no MIG devices.
     #[default]
     None,
-    /// As `nvidia.com/gpu`, all of one profile.
+    /// The plugin offers them as `nvidia.com/gpu`; all have one profile.
     Single,
-    /// As `nvidia.com/mig-<profile>`.
+    /// The plugin offers them as `nvidia.com/mig-<profile>`.
     Mixed,
 }
 
@@ -50,7 +50,7 @@ pub enum Sharing {
     None,
     /// Containers take turns by time slicing.
     TimeSlicing {
-        /// How many devices the plugin advertises for one.
+        /// The number of devices that the plugin advertises for each.
         replicas: u32,
         /// Whether the resource name ends in `.shared`.
         renamed: bool,
@@ -59,7 +59,7 @@ pub enum Sharing {
     },
     /// Containers share by MPS. The plugin always rejects a container that asks for more than one.
     Mps {
-        /// How many devices the plugin advertises for one.
+        /// The number of devices that the plugin advertises for each.
         replicas: u32,
         /// Whether the resource name ends in `.shared`.
         renamed: bool,

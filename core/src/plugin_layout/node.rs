@@ -1,5 +1,5 @@
 //! The next step for one node. kerf changes nothing on a node while a pod holds a slice of kerf's there, or a device of
-//! NVIDIA's plugin, whatever scheduler bound it. Otherwise the plugin would offer again what the pod has.
+//! NVIDIA's plugin, whatever scheduler bound it. Otherwise the plugin would offer the pod's devices again.
 
 use super::choice::{Chosen, LayoutPolicy, named};
 use super::config_map::{key, layout_of};
@@ -35,8 +35,7 @@ pub struct SeenNode {
 }
 
 impl SeenNode {
-    /// The decision while pods hold GPUs of the node or the holders are unknown; `None` if it is certain that no pod
-    /// does.
+    /// The decision while pods hold GPUs of the node or the holders are unknown; `None` if certainly no pod holds one.
     pub(super) fn waits(&self, state: impl FnOnce(Pods) -> LayoutState) -> Option<NodeDecision> {
         match &self.holders {
             Holders::Unknown => Some(NodeDecision::asking(state(Pods(Vec::new())))),

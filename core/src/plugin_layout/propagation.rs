@@ -1,5 +1,5 @@
-//! How far NVIDIA's programs lag behind a node's labels. Until they have followed, the node still advertises devices
-//! that the labels have already taken away, and the plugin would reload under a pod that gets one.
+//! Whether NVIDIA's programs have followed a node's labels. Until then the node still advertises devices that the
+//! labels have already removed, and the plugin would reload under a pod that gets one.
 
 use super::SeenNode;
 use super::expected_allocatable::ExpectedAllocatable;
@@ -33,7 +33,7 @@ impl Propagation {
         Self { since: now, shown: devices(&node.allocatable), cuts }
     }
 
-    /// Whether the node advertises what the labels ask for, as far as this can be seen. `age` is the time since the
+    /// Whether the node advertises the devices of its labels, as far as kerf can see. `age` is the time since the
     /// labels were written.
     pub(super) fn is_over(&self, node: &SeenNode, age: u64, timeout: u64) -> bool {
         !is_cutting(node) && (is_long(age, timeout) || !self.cuts && self.shown != devices(&node.allocatable))

@@ -40,11 +40,11 @@ impl PluginLabels {
     }
 }
 
-/// How far the change of a node is.
+/// The progress of a node's change.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", tag = "is")]
 pub enum Progress {
-    /// The labels are written, and the devices are awaited.
+    /// The labels are written, and the node does not advertise the devices yet.
     #[serde(rename_all = "camelCase")]
     Applying {
         /// When they were written, in seconds since 1970 by the clock of the leader that wrote them.
@@ -73,7 +73,7 @@ pub struct NodeRecord {
     pub digest: String,
     /// Fingerprint of the node's GPUs, driver and boot: kerf retries a failed layout when it changes.
     pub node: String,
-    /// How far the change is.
+    /// The progress of the change.
     pub progress: Progress,
     /// The allocatable that the layout should yield on this node.
     // Nodes have records of former versions with this key.

@@ -24,9 +24,9 @@ pub struct PolicyDocument {
     /// `GpuPolicy`.
     #[cfg_attr(feature = "schema", schemars(schema_with = "super::schema::pod_kind"))]
     pub kind: String,
-    /// Its name.
+    /// The metadata, with the policy's name.
     pub metadata: Metadata,
-    /// The policy.
+    /// The fields of the policy.
     pub spec: PolicySpec,
 }
 
@@ -35,7 +35,8 @@ pub struct PolicyDocument {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Metadata {
-    /// The policy's name, for messages and records: a name as Kubernetes' objects have, each once among the policies of its kind.
+    /// The policy's name in messages and records: a valid name of a Kubernetes object, unique among policies of its
+    /// kind.
     pub name: String,
 }
 
@@ -45,14 +46,14 @@ pub struct Metadata {
 #[cfg_attr(feature = "schema", schemars(extend("anyOf" = super::schema::complete())))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct PolicySpec {
-    /// The pods that the policy is for; all of them if it is absent. Of several policies the first that matches holds.
+    /// The pods that the policy is for; all pods if it is absent. The first policy that matches a pod holds for it.
     #[serde(default, rename = "match", skip_serializing_if = "PodMatch::is_all")]
     pub pods: PodMatch,
-    /// The policy whose `spec` holds for each field that is not written here. `match`, `deny`, `extends` and `packing` are never inherited, and
-    /// a field that is written replaces the whole of the other's.
+    /// The policy from which this one inherits each field of `spec` that it does not write. `match`, `deny`, `extends`
+    /// and `packing` are never inherited. A written field replaces all of the inherited one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub extends: Option<String>,
-    /// Why these pods may have no GPU at all. Such a policy has `match` beside it and nothing else.
+    /// The reason why these pods get no GPU. A policy with it has `match` and no other field.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub deny: Option<String>,
     /// The class of a pod that names none.
@@ -66,70 +67,70 @@ pub struct PolicySpec {
     #[serde(default, skip_serializing_if = "Vec::is_empty", deserialize_with = "crate::selector::listed")]
     #[cfg_attr(feature = "schema", schemars(length(min = 1)))]
     pub models: Vec<String>,
-    /// For each of these GPU models the kinds that may be of it. A model that is not named may serve every kind.
+    /// The kinds that each of these GPU models may serve. A model that is not named may serve every kind.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub kinds_by_model: BTreeMap<String, Vec<Kind>>,
-    /// Labels, with their values, of the nodes that the pods may be on; all nodes if it is absent.
+    /// The labels, with their values, that the pods' nodes must have; all nodes if it is absent.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub node_selector: BTreeMap<String, String>,
-    /// Added to admitted pods, so that they may run on tainted GPU nodes.
+    /// The tolerations that kerf adds to admitted pods, so that they may run on tainted GPU nodes.
     #[serde(default = "default_tolerations")]
     pub tolerations: Vec<Toleration>,
-    /// The scheduler that admitted pods are given to. Empty: they keep theirs, which is only right where every scheduler of
-    /// the cluster asks the extender.
+    /// The scheduler that kerf sets on admitted pods. If it is empty, pods keep theirs; then every scheduler of the
+    /// cluster must call the extender.
     #[serde(default = "default_scheduler")]
     pub scheduler_name: String,
     /// The most slices that one container may ask for.
     #[serde(default = "default_max_count")]
     pub max_count: u32,
-    /// Which sizes may be asked for.
+    /// The sizes that pods may ask for.
     #[serde(default, skip_serializing_if = "is_default")]
     pub sizes: SizeRule,
-    /// The most that one pod may ask for: more is refused at admission.
+    /// The most that one pod may ask for. kerf refuses more at admission.
     #[serde(default, skip_serializing_if = "is_default")]
     pub max_per_pod: Cap,
-    /// The most that all pods of a namespace under this policy may hold at a time: what is more waits.
+    /// The most that all pods of a namespace under this policy may hold at a time. Further pods stay pending.
     #[serde(default, skip_serializing_if = "is_default")]
     pub quota: Cap,
-    /// Other systems' ways to ask that are understood; only `mig` if it is absent.
+    /// The dialects of other systems that kerf reads; only `mig` if it is absent.
     #[serde(default = "default_dialects", skip_serializing_if = "is_default_dialects")]
     pub dialects: BTreeSet<Dialect>,
-    /// The GPU memory, in GB, of which a dialect's fractions are fractions; the largest GPU's if it is absent.
+    /// The GPU memory, in GB, to which a dialect's fractions refer; the largest GPU's if it is absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fraction_of_gb: Option<SizeGb>,
     /// The names of containers that injectors add to pods. A pod's annotation without a container's name never means them.
     #[serde(default = "default_sidecars")]
     pub sidecars: Vec<String>,
-    /// What becomes of pods with `spec.nodeName`.
+    /// What kerf does with pods that have `spec.nodeName`.
     #[serde(default, skip_serializing_if = "is_default")]
     pub node_name: NodeNameRule,
-    /// What becomes of environment variables that lead past a slice.
+    /// What kerf does with environment variables that bypass a slice.
     #[serde(default, skip_serializing_if = "is_default")]
     pub environment: EnvironmentRule,
-    /// What is asked of pods with MPS shares.
+    /// The requirements on pods with MPS shares.
     #[serde(default, skip_serializing_if = "is_default")]
     pub mps: MpsPodRule,
     /// The runtime class of pods that name none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub runtime_class_name: Option<String>,
-    /// Has no meaning any more: a pod that waits takes whichever kind of its class is free first.
+    /// It has no meaning any more: a pending pod takes the first kind of its class that becomes free.
     #[cfg_attr(feature = "schema", schemars(extend("deprecated" = true)))]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub waiting: Option<WaitingRule>,
-    /// Whether pods may be moved for others.
+    /// Whether pods may be evicted for others.
     #[serde(default, skip_serializing_if = "is_default")]
     pub preemption: PreemptionRule,
-    /// How places are valued.
+    /// The weights for packing.
     #[serde(default, skip_serializing_if = "Packing::is_default")]
     pub packing: Packing,
 }
 
-/// `spec.packing` of a policy file: how places are valued.
+/// `spec.packing` of a policy file: the weights for packing.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Packing {
-    /// How much room for a MIG profile counts, in percent of what it counts for those that are not named.
+    /// The weight of free capacity for each MIG profile, in percent of the weight of profiles that are not listed.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub weights: BTreeMap<Profile, u32>,
 }
@@ -197,7 +198,7 @@ pub struct Toleration {
 /// `deny` has no class.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Policy {
-    /// The signature of `spec.match`, computed once because every pod's policy is searched by it.
+    /// The signature of `spec.match`, computed once because kerf compares it with every pod.
     signature: Signature,
     name: String,
     spec: PolicySpec,
@@ -205,7 +206,7 @@ pub struct Policy {
 }
 
 impl PolicyDocument {
-    /// Everything that is wrong with the document, in the order of its fields; empty if it makes a policy.
+    /// All mistakes of the document, in the order of its fields; empty if it makes a policy.
     #[must_use]
     pub fn problems(&self) -> Vec<PolicyError> {
         problems(self)
@@ -225,7 +226,7 @@ impl TryFrom<PolicyDocument> for Policy {
 }
 
 impl PolicySpec {
-    /// How a pod is read under this policy, in a cluster whose largest GPU has the size `largest`.
+    /// The way to read a pod under this policy, in a cluster whose largest GPU has the size `largest`.
     #[must_use]
     pub fn reading(&self, largest: Option<SizeGb>) -> Reading<'_> {
         let fraction_of = self.fraction_of_gb.or(largest);

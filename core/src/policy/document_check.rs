@@ -1,4 +1,4 @@
-//! Finds what is wrong with a policy for pods, field by field.
+//! Finds the mistakes of a policy for pods, field by field.
 
 use super::document_fault::{PolicyError, PolicyFault};
 use super::document_field::Field;
@@ -22,8 +22,8 @@ pub(super) fn problems(document: &PolicyDocument) -> Vec<PolicyError> {
         errors.extend(beside_deny(spec));
         return errors;
     }
-    // The loader fills in inherited fields before. A document that still has `extends` here is not what its author
-    // means.
+    // The loader fills in inherited fields before. A document that still has `extends` here lacks fields that its
+    // author relies on.
     let extends = spec.extends.iter();
     errors.extend(
         extends.map(|base| PolicyFault::NoBase(base.clone()).at_field(Field::from_dotted("spec.extends"))),
@@ -55,7 +55,7 @@ pub(super) fn problems(document: &PolicyDocument) -> Vec<PolicyError> {
     errors
 }
 
-/// The mistakes of `apiVersion` and `kind`. A document with one of them may mean something else by every other field.
+/// The mistakes of `apiVersion` and `kind`. In a document with one of them every other field may have another meaning.
 pub(super) fn head(version: &str, kind: &str, expected: &str) -> Vec<PolicyError> {
     let version_error = (version != keys::API_VERSION)
         .then(|| PolicyFault::Version(version.to_owned()).at_field(Field::from_dotted("apiVersion")));

@@ -1,4 +1,4 @@
-//! Everything that can be wrong with one policy document. Each mistake is one variant with one text.
+//! All mistakes that one policy document can have. Each mistake is one variant with one text.
 
 use super::LabelOperator;
 use super::document_field::Field;
@@ -8,17 +8,17 @@ use crate::resource::ResourceName;
 use crate::units::SizeGb;
 use thiserror::Error;
 
-/// A mistake in a policy document: a field, and what is wrong there.
+/// A mistake in a policy document: a field, and its fault.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[error("{field}: {fault}")]
 pub struct PolicyError {
     /// The path of the field, from the document's root.
     pub field: Field,
-    /// What is wrong with this field, with the remedy.
+    /// The fault of this field, with the remedy.
     pub fault: PolicyFault,
 }
 
-/// What is wrong with a field, and the remedy.
+/// The fault of a field, with the remedy.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum PolicyFault {
     /// `apiVersion` is not the version that kerf reads.

@@ -56,8 +56,8 @@ impl PolicyDraft {
         }
     }
 
-    /// Makes the policy with all fields that it inherits; `named` finds drafts by name. On failure it returns
-    /// everything that is wrong, at least one mistake.
+    /// Makes the policy with all fields that it inherits; `named` finds drafts by name. On failure it returns all
+    /// mistakes, at least one.
     pub fn resolve<'d>(
         &'d self,
         named: impl Fn(&str) -> Option<&'d Self>,

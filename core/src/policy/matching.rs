@@ -7,12 +7,13 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fmt;
 
-/// `spec.match` of a policy: a pod must be in every list that is there, and have every label. Absent, it is for all pods.
+/// `spec.match` of a policy: each list must name the pod, and the pod must have every label. If it is absent, the
+/// policy is for all pods.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", default, deny_unknown_fields)]
 pub struct PodMatch {
-    /// Namespaces. `team-*` names all that begin so.
+    /// Namespaces. `team-*` means all that begin with `team-`.
     #[serde(skip_serializing_if = "Vec::is_empty", deserialize_with = "crate::selector::listed")]
     #[cfg_attr(feature = "schema", schemars(length(min = 1)))]
     pub namespaces: Vec<String>,
@@ -33,7 +34,7 @@ pub struct PodMatch {
     #[serde(skip_serializing_if = "Vec::is_empty", deserialize_with = "crate::selector::listed")]
     #[cfg_attr(feature = "schema", schemars(length(min = 1)))]
     pub service_accounts: Vec<String>,
-    /// GPU models (`H100-80GB`): the pod names models, and each of them is listed here.
+    /// GPU models (`H100-80GB`). The pod must name models, and the list must have each of them.
     #[serde(skip_serializing_if = "Vec::is_empty", deserialize_with = "crate::selector::listed")]
     #[cfg_attr(feature = "schema", schemars(length(min = 1)))]
     pub models: Vec<String>,

@@ -17,12 +17,12 @@ pub struct NamespaceSelector {
     /// Labels, with their values.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub match_labels: Labels,
-    /// Expressions.
+    /// Conditions that the labels must meet.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub match_expressions: Vec<LabelExpression>,
 }
 
-/// What one label of a namespace must be.
+/// A condition on one label of a namespace.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]

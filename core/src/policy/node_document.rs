@@ -25,9 +25,9 @@ pub struct NodePolicyDocument {
     /// `GpuNodePolicy`.
     #[cfg_attr(feature = "schema", schemars(schema_with = "super::schema::node_kind"))]
     pub kind: String,
-    /// Its name.
+    /// The metadata, with the policy's name.
     pub metadata: Metadata,
-    /// The policy.
+    /// The fields of the policy.
     pub spec: NodePolicySpec,
 }
 
@@ -36,18 +36,18 @@ pub struct NodePolicyDocument {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", default, deny_unknown_fields)]
 pub struct NodePolicySpec {
-    /// The nodes that the policy is for; all of them if it is absent. Of several policies the first that matches holds.
+    /// The nodes that the policy is for; all nodes if it is absent. The first policy that matches a node holds for it.
     #[serde(rename = "match", skip_serializing_if = "NodeMatch::is_all")]
     pub nodes: NodeMatch,
-    /// Rules for GPUs: the first that names a GPU holds for it, and the default rule if none does.
+    /// Rules for GPUs. The first one that selects a GPU holds for it; otherwise the default rule does.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub gpus: Vec<GpuRule>,
-    /// Idle slices that are kept ready, cut ahead of demand.
+    /// Idle slices that the agent cuts ahead of demand.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub warm: Vec<WarmSlices>,
-    /// What is done with a pod that uses more GPU memory than it was given.
+    /// What the agent does with a pod that uses more GPU memory than it was given.
     pub over_use: OverUse,
-    /// Whether pods of the nodes that failed with `UnexpectedAdmissionError` are removed.
+    /// Whether the agent removes pods of the nodes that failed with `UnexpectedAdmissionError`.
     pub remove_rejected_pods: bool,
     /// The layout of nodes that NVIDIA's device plugin serves. A policy with it is for these nodes only, and has none of the
     /// fields above except `match`.
@@ -56,7 +56,7 @@ pub struct NodePolicySpec {
 }
 
 impl NodePolicyDocument {
-    /// Everything that is wrong with the document; empty if it makes rules.
+    /// All mistakes of the document; empty if it makes rules.
     #[must_use]
     pub fn problems(&self) -> Vec<PolicyError> {
         let Self { api_version, kind, metadata, spec } = self;

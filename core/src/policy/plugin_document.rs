@@ -7,21 +7,21 @@ use crate::contract::MOST_MPS_REPLICAS;
 use crate::plugin_layout::{MOST_TIME_SLICES, MigStrategy, PluginLayout, Sharing, cuts};
 use serde::{Deserialize, Serialize};
 
-/// How NVIDIA's device plugin is configured on the nodes. With nothing in it every GPU is offered as a whole.
+/// The configuration of NVIDIA's device plugin on the nodes. If it is empty, the plugin offers every GPU as a whole.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", default, deny_unknown_fields)]
 pub struct PluginDocument {
-    /// Whether and how MIG devices are offered.
+    /// Whether and how the plugin offers MIG devices.
     pub mig_strategy: MigStrategy,
     /// How NVIDIA's MIG manager cuts the GPUs: a name of its configuration, which becomes the node label
-    /// `nvidia.com/mig.config`. Absent: GPUs stay as they are cut.
+    /// `nvidia.com/mig.config`. If it is absent, GPUs stay as they are cut.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mig_config: Option<String>,
-    /// GPUs, or MIG devices, are shared by turns.
+    /// Pods share GPUs or MIG devices by time slicing.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub time_slicing: Option<TimeSlicingDocument>,
-    /// GPUs are shared by MPS.
+    /// Pods share GPUs by MPS.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mps: Option<MpsDocument>,
 }
@@ -31,13 +31,13 @@ pub struct PluginDocument {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct TimeSlicingDocument {
-    /// How many pods share a GPU or a MIG device.
+    /// The number of pods that share a GPU or a MIG device.
     #[cfg_attr(feature = "schema", schemars(range(min = 2, max = MOST_TIME_SLICES)))]
     pub replicas: u32,
-    /// Whether `.shared` stands behind the resource's name.
+    /// Whether the resource's name ends in `.shared`.
     #[serde(default)]
     pub rename_by_default: bool,
-    /// Whether a container that asks for more than one fails: it would get no more for them.
+    /// Whether the plugin rejects a container that asks for more than one, because it would get no more than for one.
     #[serde(default)]
     pub fail_requests_greater_than_one: bool,
 }
@@ -47,10 +47,10 @@ pub struct TimeSlicingDocument {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct MpsDocument {
-    /// How many pods share a GPU, each with this part of its memory and compute.
+    /// The number of pods that share a GPU. Each gets an equal part of its memory and compute.
     #[cfg_attr(feature = "schema", schemars(range(min = 2, max = MOST_MPS_REPLICAS)))]
     pub replicas: u32,
-    /// Whether `.shared` stands behind the resource's name.
+    /// Whether the resource's name ends in `.shared`.
     #[serde(default)]
     pub rename_by_default: bool,
 }

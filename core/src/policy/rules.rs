@@ -1,25 +1,25 @@
-//! The parts of a policy's `spec` that set how pods may ask and what they may have.
+//! The parts of a policy's `spec` that set how pods may ask for GPUs, and the slices that they may have.
 
 use crate::units::SizeGb;
 use serde::{Deserialize, Serialize};
 
-/// Which sizes may be asked for.
+/// The sizes that pods may ask for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", default, deny_unknown_fields)]
 pub struct SizeRule {
-    /// The smallest; a smaller request is refused.
+    /// The smallest size. kerf refuses smaller requests.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub min_gb: Option<SizeGb>,
-    /// The largest.
+    /// The largest size. kerf refuses larger requests.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_gb: Option<SizeGb>,
-    /// Sizes are rounded up to a multiple of this.
+    /// kerf rounds sizes up to a multiple of this.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub step_gb: Option<SizeGb>,
 }
 
-/// What becomes of a pod whose `spec.nodeName` is set, so that no scheduler would see it.
+/// What kerf does with a pod whose `spec.nodeName` is set, so that it would bypass the scheduler.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
@@ -31,8 +31,8 @@ pub enum NodeNameRule {
     Affinity,
 }
 
-/// What becomes of `NVIDIA_VISIBLE_DEVICES` and `CUDA_MPS_*` in the environment of a container that shares a GPU: with
-/// them it would see more than its slice, or leave its limits.
+/// What kerf does with `NVIDIA_VISIBLE_DEVICES` and `CUDA_MPS_*` in the environment of a container that shares a GPU.
+/// With them the container could see more than its slice, or exceed its limits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
@@ -40,49 +40,51 @@ pub enum EnvironmentRule {
     /// The pod is refused.
     #[default]
     Refuse,
-    /// They are taken out, with a warning.
+    /// kerf removes the variables and warns the user.
     Remove,
 }
 
-/// What is asked of pods with MPS shares.
+/// The requirements on pods with MPS shares.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", default, deny_unknown_fields)]
 pub struct MpsPodRule {
-    /// What becomes of a pod whose processes could command the MPS daemon, for they may be root on the node.
+    /// What kerf does with a pod whose processes could command the MPS daemon, because they may be root on the node.
     pub root_containers: RootContainers,
 }
 
-/// What becomes of a pod that would get an MPS share and has neither `hostUsers: false` nor, in every container, a user other than
-/// root, `allowPrivilegeEscalation: false` and no added capability.
+/// What kerf does with a pod that would get an MPS share and whose processes may be root on the node. They cannot be if
+/// the pod has `hostUsers: false`, or if every container has a user other than root, `allowPrivilegeEscalation: false`
+/// and no added capability.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum RootContainers {
-    /// It gets `hostUsers: false`, unless something forbids that: then it is served by the other kinds of its class, and refused if
-    /// there are none.
+    /// The pod gets `hostUsers: false`. If something forbids that, the other kinds of its class serve it; without such
+    /// a kind the pod is refused.
     #[default]
     Isolate,
-    /// It is refused.
+    /// The pod is refused.
     Refuse,
-    /// It gets the share as it is, with a warning and an Event: it can end its neighbours' work and lift its own limits.
+    /// The pod gets the share as it is, with a warning and an Event: it can end its neighbours' work and lift its own
+    /// limits.
     Allow,
 }
 
-/// What earlier versions did with a pod whose kind of slice stayed full. It is read and ignored.
+/// What earlier versions did with a pod whose kind of slice stayed full. kerf reads and ignores it.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", default, deny_unknown_fields)]
 pub struct WaitingRule {
-    /// After how many seconds of waiting.
+    /// The number of seconds for which the pod was pending.
     #[cfg_attr(feature = "schema", schemars(extend("deprecated" = true)))]
     pub after_seconds: Option<u32>,
-    /// What was done then.
+    /// What earlier versions did after that time.
     #[cfg_attr(feature = "schema", schemars(extend("deprecated" = true)))]
     pub then: Option<WaitedLong>,
 }
 
-/// What earlier versions did then.
+/// What earlier versions did with such a pod.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
@@ -90,18 +92,18 @@ pub enum WaitedLong {
     /// They wrote an Event.
     #[serde(rename = "tell")]
     Event,
-    /// They deleted the pod, so that its controller's next pod was chosen for anew.
+    /// They deleted the pod, so that kerf chose again for its controller's next pod.
     Recreate,
 }
 
-/// Whether pods may be moved for others.
+/// Whether pods may be evicted for others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", default, deny_unknown_fields)]
 pub struct PreemptionRule {
-    /// Whether pods that do not say may be restarted elsewhere (`kerf.dev/movable`).
+    /// Whether pods without the annotation `kerf.dev/movable` may be evicted, to restart elsewhere.
     pub movable_by_default: bool,
-    /// Whether movable pods are evicted for these pods.
+    /// Whether kerf evicts movable pods for these pods.
     pub moves_others: bool,
 }
 

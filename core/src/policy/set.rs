@@ -48,7 +48,7 @@ pub struct NodeRules {
 /// both.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum NodeRule {
-    /// What the GPUs of managed nodes may be used for.
+    /// The policy for the GPUs of managed nodes.
     Managed(NodePolicy),
     /// The layout of GPUs that NVIDIA's device plugin serves.
     Plugin(PluginLayout),
@@ -64,8 +64,8 @@ impl Policies {
         self.likely(pod).find(|policy| policy.spec().pods.is_for(pod))
     }
 
-    /// The policy for a pod, for callers that must not apply a wrong one. It fails if the first policy that matches in
-    /// everything else selects by labels of the namespace, and these are not known.
+    /// The policy for a pod, for callers that must not apply a wrong one. It fails if the namespace's labels are
+    /// not known, and the first policy that matches otherwise selects by them.
     pub fn decided(&self, pod: &PodFacts) -> Result<Option<&Policy>, Undecided> {
         for policy in self.likely(pod) {
             match policy.spec().pods.mismatch(pod) {

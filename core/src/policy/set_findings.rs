@@ -27,7 +27,7 @@ pub struct Finding {
     pub policy: PolicyIndex,
     /// The path of the field in this policy.
     pub field: Field,
-    /// What is wrong with this field.
+    /// The fault of this field.
     pub fault: SetFault,
 }
 
@@ -48,7 +48,7 @@ pub enum Weight {
     Refused,
 }
 
-/// What can be wrong between the policies of a set.
+/// The faults that policies of a set can have together.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum SetFault {
     /// Two policies of one kind have the same name.

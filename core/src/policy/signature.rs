@@ -1,6 +1,6 @@
-//! Signatures that rule out most policies for a pod without comparing strings. Two words hold what a policy requires of
-//! labels and names, and two more hold what a pod has. If they do not agree, the policy does not match the pod. If they
-//! agree, it may match. Comparing words is fast, because the policies' strings are scattered over memory.
+//! Signatures that rule out most policies for a pod without comparing strings. Two words hold a policy's requirements
+//! on labels and names, and two more hold a pod's labels and names. If they do not agree, the policy does not match the
+//! pod. If they agree, it may match. Comparing words is fast, because the policies' strings are scattered over memory.
 //!
 //! Each label, with its value, is two bits of a word, as in a Bloom filter: a pod's word must have all bits of the
 //! policy's. The other word has a lane for each list of names: the policy's lane must have the bits of the pod's name.

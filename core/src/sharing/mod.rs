@@ -1,4 +1,4 @@
-//! What the tenants of one GPU cost each other, and which way of sharing serves them.
+//! The effect of a GPU's tenants on each other, and the way of sharing that serves them.
 //!
 //! A [`Workload`] is fitted by two short runs, one copy alone and several under MPS. Then [`predict`] computes the mean
 //! latency and the throughput of any tenants under any [`Technology`], [`admits`] whether they leave each other

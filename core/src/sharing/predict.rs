@@ -144,7 +144,7 @@ fn slowdown(tenant: &Tenant, crowd: Crowd) -> f64 {
             crowded.max(limited)
         }
         Technology::TimeSlicing { switching } => {
-            // Its own turns cost switches too, as soon as another tenant has turns.
+            // The tenant pays for its own switches too, as soon as another tenant has turns.
             let own = (switching.get() - 1.0) * crowd.busy.min(1.0);
             1.0 + own + switching.get() * crowd.busy
         }

@@ -120,7 +120,7 @@ pub enum Why {
 pub enum PassedOver {
     /// The GPU may not or cannot be shared in this way.
     NotOffered,
-    /// It does not isolate the tenants as the wish demands.
+    /// It does not isolate the tenants as the wish requires.
     NotFenced,
     /// One copy needs more memory than it gives.
     Memory,

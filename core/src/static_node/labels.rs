@@ -18,7 +18,7 @@ const MOST_COMPUTE: u8 = 7;
 
 pub(super) type Labels = BTreeMap<String, String>;
 
-/// The labels' statement about the devices of one name.
+/// The devices of one name, by the node's labels.
 #[derive(Debug, Clone, Copy, Default)]
 struct LabelledDevices {
     /// The number of GPUs or MIG instances before they are shared.

@@ -1,4 +1,4 @@
-//! Fragmentation as FGD counts it (Weng, USENIX ATC'23): the demand for what is left of a node.
+//! Fragmentation as FGD counts it (Weng, USENIX ATC'23): the demand for the free resources of a node.
 //!
 //! On a node with room for it, a usual request can use all GPUs that have room for it. A placement lowers the mean of
 //! this usable amount over the usual requests. It lowers the mean by more than it takes, if it breaks room that other

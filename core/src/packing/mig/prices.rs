@@ -17,13 +17,13 @@ const ALWAYS_HELD: f64 = 0.1;
 /// All states are valued again once a price has moved by this part.
 const TOLERANCE: f64 = 0.02;
 
-/// The weight of a memory slice that could be used after one move, if pods may be moved.
+/// The weight of a memory slice that could be used after one eviction, if kerf may evict pods.
 const AFTER_A_MOVE: f64 = 0.25;
 
 /// The weight of a memory slice, in the unit of a cost.
 pub(super) const SLICE: f64 = 1_000_000.0;
 
-/// What is left and held of one model, and the values of its states that follow.
+/// The free room and the held slices of one model, and the values of its states that follow from them.
 #[derive(Debug, Clone)]
 pub(super) struct Prices {
     axis: u32,
@@ -130,7 +130,7 @@ impl Prices {
         (free - as_f64(usable) / profiles, free)
     }
 
-    /// The value of what a GPU in this state can still serve.
+    /// The value of the room that a GPU in this state still has.
     pub(super) fn value(&self, state: StateId) -> Cost {
         Cost(self.values[state.index()])
     }

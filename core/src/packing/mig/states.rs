@@ -36,7 +36,7 @@ struct State {
     key: Key,
     /// For each plain profile, the free memory slices that it could use in one way or another.
     covered: Vec<u8>,
-    /// The same if the worst placed instance that is smaller than the profile were moved away.
+    /// The same after the eviction of the worst placed instance that is smaller than the profile.
     covered_by_a_move: Vec<u8>,
     /// The state after an instance at each place; the same state if there is no room.
     after: Vec<StateId>,
@@ -139,7 +139,7 @@ impl States {
         &self.all[state.index()].covered
     }
 
-    /// The same if one smaller instance were moved away.
+    /// The same after the eviction of one smaller instance.
     #[must_use]
     pub fn covered_by_a_move(&self, state: StateId) -> &[u8] {
         &self.all[state.index()].covered_by_a_move

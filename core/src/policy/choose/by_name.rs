@@ -95,9 +95,9 @@ impl Choosing<'_> {
         Ok(may_come.then_some(Named { size, resource, kinds: Vec::new(), served, gpus }))
     }
 
-    /// Resolves a name of NVIDIA's plugin. If GPUs serve it in kerf's own meaning by an allowed kind, that is taken.
-    /// Otherwise the first kind in the policy's order wins that static nodes offer, or that managed nodes with equal
-    /// MPS shares offer.
+    /// Resolves a name of NVIDIA's plugin. It takes kerf's own meaning if GPUs serve it by an allowed kind. Otherwise
+    /// it takes the first kind in the policy's order that static nodes offer, or that managed nodes offer as equal MPS
+    /// shares.
     fn by_plugins_name(&self, container: &ContainerAsk, name: PluginName) -> Result<Named, Denied> {
         let plain = self.plain(container)?;
         let is_allowed = |plain: &&Named| {
@@ -110,7 +110,7 @@ impl Choosing<'_> {
         let offered = |kind: &Kind| {
             let resource = ResourceName::Plugin(name, *kind);
             let gpus = self.policy.gpus_for(*kind, &self.gpus)?;
-            // The largest that some node offers, within the policy's largest size.
+            // The name has no size, so a device could be larger than the policy's largest size.
             let size = match most {
                 Some(most) => self.supply.fixed_largest(resource, most, &gpus)?,
                 None => SizeGb::ANY,
@@ -149,8 +149,8 @@ impl Choosing<'_> {
         }
     }
 
-    /// Refuses several slices, which nothing serves, where one replica would be large enough: several replicas give no
-    /// more than one.
+    /// Refuses a request for several slices that no node serves, if one replica would be large enough: several replicas
+    /// give no more than one.
     pub(super) fn want_one_replica(
         &self,
         container: &ContainerAsk,

@@ -2,8 +2,8 @@
 //!
 //! If a single kind can serve it under a single name, the container gets that name, because NVIDIA's monitoring,
 //! existing quotas and static nodes use it. Otherwise it gets a neutral name, and the extender takes the first kind
-//! with free capacity on the pod's nodes. What is in use does not count here, because it changes until the pod is
-//! scheduled.
+//! with free capacity on the pod's nodes. The present use of GPUs does not count here, because it changes until the pod
+//! is scheduled.
 
 use super::names::{self, Need, conceivable, served};
 use super::{Choosing, Named, check_size, join};

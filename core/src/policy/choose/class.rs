@@ -7,8 +7,8 @@ use crate::request::{PodAsk, Want};
 use crate::resource::{PluginName, ResourceName};
 use crate::units::SizeGb;
 
-/// The class in the pod's annotation; else the strongest that its resource names imply and the policy serves by them;
-/// else the policy's default.
+/// The class in the pod's annotation. Without it, the strongest class that its resource names imply and that the policy
+/// serves by them; otherwise the policy's default.
 pub(super) fn class(policy: &Policy, supply: &Supply, ask: &PodAsk) -> IsolationClass {
     let serves_by = |class, kind| policy.kinds(class).is_some_and(|kinds| kinds.contains(&kind));
     let by_turns = |class| {

@@ -1,4 +1,4 @@
-//! The reasons why a policy refuses a request. Each text names what was asked, what is allowed and the nearest request
+//! The reasons why a policy refuses a request. Each text names the request, the allowed values and the nearest request
 //! that would work.
 
 use crate::kind::{IsolationClass, Kind};
@@ -43,7 +43,7 @@ pub enum Denied {
         /// The models that the policy allows, separated by commas.
         allowed: String,
     },
-    /// The policy's `kindsByModel` leaves no GPU model for what a container asks.
+    /// The policy's `kindsByModel` leaves no GPU model for a container's request.
     #[error(
         "container {container}: policy {policy} allows no GPU model for {what} among those that the pod may have ({models}); ask for another isolation class, ask for one kind in all containers, or name other models in metadata.annotations[kerf.dev/gpu-model]"
     )]

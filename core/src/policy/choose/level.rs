@@ -14,8 +14,8 @@ use crate::units::{ComputePercent, MemoryMib, SizeGb};
 /// tried.
 const CONTAINERS_LIMIT: usize = 16;
 
-/// What levelling compares of a container: size, real memory, compute, and whether its slices must be on different
-/// GPUs. Containers with the same level get one name.
+/// The properties of a container that levelling compares: size, real memory, compute, and whether its slices must be on
+/// different GPUs. Containers with the same level get one name.
 type Level = (SizeGb, Option<MemoryMib>, Option<ComputePercent>, bool);
 
 fn level(ask: &ContainerAsk) -> Option<Level> {

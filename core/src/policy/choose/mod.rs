@@ -32,8 +32,8 @@ pub struct Choice {
     pub warnings: Vec<Warning>,
 }
 
-/// Chooses how the cluster serves `ask`, or says why the policy refuses it. The choice does not depend on what is in
-/// use, because that changes until the pod is scheduled.
+/// Chooses how the cluster serves `ask`, or returns why the policy refuses it. The choice does not depend on the
+/// present use of GPUs, because that changes until the pod is scheduled.
 pub fn choose(policy: &Policy, supply: &Supply, ask: &PodAsk) -> Result<Choice, Denied> {
     let plain = on_one_sort_of_node(policy, supply, ask).map(|(choice, _)| choice);
     let levelled = || -> Option<Choice> {
@@ -73,8 +73,8 @@ fn on_one_sort_of_node(policy: &Policy, supply: &Supply, ask: &PodAsk) -> Result
     fixed.map_or(managed, |(_, found)| Ok(found))
 }
 
-/// Chooses container by container, without regard to which nodes serve each. The flag says whether some GPU serves
-/// every container.
+/// Chooses container by container, without regard to which nodes serve each. The flag is true if some GPU serves every
+/// container.
 fn choose_on(policy: &Policy, supply: &Supply, ask: &PodAsk) -> Result<(Choice, bool), Denied> {
     let class = class::class(policy, supply, ask);
     let kinds = kinds(policy, class)?;
@@ -159,8 +159,8 @@ fn check_size(policy: &Policy, container: &str, size: SizeGb) -> Result<(), Deni
     }
 }
 
-/// Checks what the pod holds at a time against `maxPerPod`. A name without a size counts as the largest slice that the
-/// pod may get by it, as far as `at_most` has one.
+/// Compares the slices that the pod holds at a time with `maxPerPod`. A name without a size counts as the largest slice
+/// that the pod may get by it, as far as `at_most` has one.
 fn check_pod(
     policy: &Policy,
     document: &RequestDocument,

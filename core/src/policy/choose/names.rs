@@ -10,14 +10,14 @@ use crate::resource::{ResourceName, SHARE_SIZES, neutral_size, share_size};
 use crate::units::{LARGEST_SIZE, SizeGb};
 use std::collections::BTreeSet;
 
-/// What a slice must have, and on which GPUs it may be.
+/// The requirements on a slice, and the GPUs on which it may be.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Need<'a> {
     pub asked: Asked,
     pub gpus: &'a GpuSelection,
 }
 
-/// What a container asks for, with this size.
+/// The request of a container, with this size.
 pub(super) fn asked(container: &ContainerAsk, size: SizeGb) -> Asked {
     let ContainerAsk { memory, compute, distinct_gpus, .. } = *container;
     Asked { size, memory, compute, distinct_gpus }

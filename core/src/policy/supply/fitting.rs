@@ -1,4 +1,4 @@
-//! The smallest profiles that cover what a request needs.
+//! The smallest profiles that cover a request.
 
 use super::Supply;
 use super::gpu::GpuSupply;

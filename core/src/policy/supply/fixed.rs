@@ -1,4 +1,4 @@
-//! What static nodes offer: slices that NVIDIA's device plugin has configured.
+//! The offers of static nodes: slices that NVIDIA's device plugin has configured.
 
 use super::Supply;
 use crate::contract::{ContainerRequest, RequestDocument};
@@ -48,7 +48,7 @@ impl Supply {
         !self.statics.is_empty()
     }
 
-    /// What those static nodes offer that the pod may be on.
+    /// The offers of the static nodes that the pod may be on.
     fn offers(&self, gpus: &GpuSelection) -> impl Iterator<Item = &StaticOffer> {
         let nodes = self.statics.values().filter(|node| admits(gpus, &node.model));
         nodes.flat_map(|node| &node.offers)
@@ -115,7 +115,7 @@ impl Supply {
         self.statics.values().any(|node| place(node, &Devices::new(), document).is_ok())
     }
 
-    /// Whether some static node offers what the whole pod asks for, regardless of how many devices are healthy now.
+    /// Whether some static node offers all devices of the pod, however many devices are healthy now.
     #[must_use]
     pub fn serves_statically(&self, document: &RequestDocument) -> bool {
         self.statics.values().any(|node| suits(node, document).is_ok())

@@ -1,4 +1,4 @@
-//! What one GPU can serve while it is not in use. Equal GPUs share one result.
+//! The slices that one GPU can serve while it is not in use. Equal GPUs share one result.
 
 use crate::contract::{ContainerRequest, GpuSelector, GpuStatus, RequestDocument, Shape};
 use crate::inventory::{GpuInventory, NodeInventory};
@@ -62,8 +62,8 @@ impl Chip {
         Self(gpu)
     }
 
-    /// What a GPU of this sort serves. The result is tested with `packing::fit`, so that it agrees with the extender.
-    /// `fleet` caches what packing computes for the model.
+    /// The slices that a GPU of this sort serves. The result is tested with `packing::fit`, so that it agrees with the
+    /// extender. `fleet` caches the results of packing for the model.
     pub fn supply(&self, fleet: &mut Fleet) -> GpuSupply {
         let Self(gpu) = self;
         if let Some(known) = fleet.add(&gpu.table, [], []) {

@@ -1,4 +1,4 @@
-//! The supply of each node, updated node by node. What equal GPUs serve is computed once.
+//! The supply of each node, updated node by node. The supply of equal GPUs is computed once.
 
 use super::fixed::StaticNodes;
 use super::gpu::{Chip, GpuSupply};
@@ -22,7 +22,7 @@ pub(super) type NamedGpus = (Arc<NodeName>, NodeGpus);
 #[derive(Debug, Default)]
 pub struct SupplyIndex {
     nodes: BTreeMap<Arc<NodeName>, NodeGpus>,
-    /// What Nodes offer that NVIDIA's device plugin serves.
+    /// The offers of Nodes that NVIDIA's device plugin serves.
     statics: StaticNodes,
     /// Nodes that have a GpuNode, readable or not. They are never static, whatever their Node reports.
     managed: BTreeSet<NodeName>,
@@ -67,7 +67,7 @@ impl SupplyIndex {
         self.managed.insert(name) && is_static
     }
 
-    /// Sets what a Node offers that NVIDIA's device plugin serves; `None` if it offers nothing. Returns whether the
+    /// Sets the offer of a Node that NVIDIA's device plugin serves; `None` if it offers nothing. Returns whether the
     /// supply changed.
     pub fn show_static(&mut self, name: NodeName, node: Option<StaticNode>) -> bool {
         if self.statics.get(&name).map(AsRef::as_ref) == node.as_ref() {

@@ -1,5 +1,5 @@
-//! What the cluster's GPUs can serve, regardless of what is in use. It changes with nodes, models and policies, not
-//! with pods.
+//! The slices that the cluster's GPUs can serve while nothing is in use. They change with nodes, models and policies,
+//! not with pods.
 
 mod fitting;
 mod fixed;
@@ -28,8 +28,8 @@ use std::sync::Arc;
 /// The names of extended resources that a `DeviceClass` maps to DRA, each with one class that maps it.
 pub type MappedNames = BTreeMap<String, String>;
 
-/// What the cluster's GPUs serve in their present modes; empty until an agent has reported. Clones share the large
-/// parts.
+/// The slices that the cluster's GPUs serve in their present modes; empty until an agent has reported. Clones share the
+/// large parts.
 #[derive(Debug, Clone, Default)]
 pub struct Supply {
     gpus: Arc<Gpus>,

@@ -262,7 +262,7 @@ impl Life {
         });
     }
 
-    /// An idle slice, or one that must still be made. What is idle is known at once, because the agent itself reserves.
+    /// An idle slice, or one that must still be made. The agent knows idle slices at once, because it reserves itself.
     fn slice_for(&mut self, name: usize, ware: usize, draw: &mut Draw) -> &mut Slice {
         let (agent, may_be_idle) = (&self.agent, !draw.one_in(4));
         let is_idle = |slice: &Slice| {

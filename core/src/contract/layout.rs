@@ -45,7 +45,7 @@ pub enum IllegalLayout {
     Part(ResourceName),
     /// The list has GPU instances, and the rule shares GPU instances by time slicing.
     #[error(
-        "layout has {0} beside mig.timeSlicing, and laid out GPU instances are had as a whole; remove one of them"
+        "layout has {0} beside mig.timeSlicing, and a layout gives GPU instances as a whole; remove one of them"
     )]
     BesideTurns(ResourceName),
     /// The rule's `kinds` do not allow the slice's kind.
@@ -61,7 +61,7 @@ pub enum IllegalLayout {
     #[error("layout has {0} times {2}, and {field}.replicas is {1}; write at most {1}", field = field(*.2))]
     TooManyReplicas(u32, u32, ResourceName),
     /// The list has shares of two sizes, and the rule's `mps.strict` requires one size.
-    #[error("layout has {0} and {1}, and mps.strict wants shares of one size; lay out one size")]
+    #[error("layout has {0} and {1}, and mps.strict requires shares of one size; lay out one size")]
     TwoSizes(ResourceName, ResourceName),
 }
 

@@ -68,7 +68,7 @@ pub enum Conflict {
     },
     /// Two layouts need different MIG strategies, and GPU Operator has one for the cluster.
     #[error(
-        "layout {layout} wants mig.strategy {wanted}, layout {other} wants {others}, and GPU Operator has one strategy for the cluster; give both the same migStrategy"
+        "layout {layout} needs mig.strategy {wanted}, layout {other} needs {others}, and GPU Operator has one strategy for the cluster; give both the same migStrategy"
     )]
     Strategies {
         /// The name of this node's layout.

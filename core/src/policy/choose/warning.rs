@@ -33,11 +33,11 @@ impl fmt::Display for Warning {
         match self {
             Self::NoSupply(container, resource, SizeGb::ANY, _) => write!(
                 f,
-                "container {container}: no GPU that the pod may have serves {resource} at present; the pod waits for one"
+                "container {container}: no GPU that the pod may have serves {resource} at present; the pod stays pending until one does"
             ),
             Self::NoSupply(container, _, size, class) => write!(
                 f,
-                "container {container}: no GPU that the pod may have serves {size} with isolation {class} at present; the pod waits for one"
+                "container {container}: no GPU that the pod may have serves {size} with isolation {class} at present; the pod stays pending until one does"
             ),
             Self::DistinctGpus(container, instead) => write!(
                 f,

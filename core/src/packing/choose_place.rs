@@ -1,11 +1,6 @@
 //! Chooses among several nodes for a pod: the best kinds decide first, then the lowest cost.
 
-use super::fit::{by_plan, fit_first};
-use super::{Cost, Fit, Fleet, Rank, Refusal};
-use crate::contract::RequestDocument;
-use crate::inventory::NodeInventory;
-use crate::names::NodeName;
-use std::collections::BTreeMap;
+use super::{Cost, Fit, Rank, Refusal};
 
 /// How good a node is for a pod; less is better. Costs count only within one rank, because other ranks are other kinds
 /// of slices with other units.
@@ -88,20 +83,6 @@ pub fn choose_place<N: Copy + Ord>(
         outranked: outranked.into_iter().map(|(node, _)| node).collect(),
         refused,
     }
-}
-
-/// Sorts nodes of `fleet` for a pod by the result of [`fit`](super::fit()) on each.
-#[must_use]
-pub fn choose_among<'n>(
-    request: &RequestDocument,
-    nodes: impl IntoIterator<Item = (&'n NodeName, &'n NodeInventory)>,
-    fleet: &Fleet,
-) -> Selection<&'n NodeName> {
-    let nodes: BTreeMap<&NodeName, &NodeInventory> = nodes.into_iter().collect();
-    let planned = by_plan(request);
-    choose_place(nodes.keys().copied(), |name| {
-        fit_first(nodes[name], request, &planned, fleet).map(|fit| fit.place())
-    })
 }
 
 #[cfg(test)]

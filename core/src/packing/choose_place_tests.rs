@@ -1,16 +1,17 @@
 //! The kind and the node that a pod gets if several can serve it.
 
 use super::*;
-use crate::contract::{ContainerRequest, GpuNodeSpec, Shape};
-use crate::inventory::{Occupancy, PlacedSlice};
+use crate::contract::{ContainerRequest, GpuNodeSpec, RequestDocument, Shape};
+use crate::inventory::{NodeInventory, Occupancy, PlacedSlice};
 use crate::kind::Kind;
-use crate::packing::fit;
+use crate::names::NodeName;
+use crate::packing::{Fleet, fit};
 use crate::resource::{ResourceName, share_size};
-use crate::testing::{h100_shape, node_status, request, request_sized};
+use crate::testing::{choose_among, h100_shape, node_status, request, request_sized};
 use crate::units::{ComputePercent, MemoryMib, SizeGb};
 use Kind::{Mig, Mps, TimeSlicing, Whole};
 use proptest::prelude::*;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// A node with GPUs of these models, each serving these kinds. Its kubelet has registered all neutral names.
 fn node(gpus: &[(&str, &[Kind])]) -> NodeInventory {

@@ -25,7 +25,7 @@ mod warm;
 mod golden_tests;
 
 pub use asked::Asked;
-pub use choose_place::{Place, Selection, choose_among, choose_place};
+pub use choose_place::{Place, Selection, choose_place};
 pub use cost::Cost;
 pub use fit::{Fit, Placed, Source, fit};
 pub use fleet::{ClassId, Eviction, Fleet, FleetGpu};

@@ -110,8 +110,6 @@ impl Need {
 impl Duty {
     /// Always busy, as in a closed loop.
     pub const ALWAYS: Self = Self(1.0);
-    /// Never busy, so it needs nothing.
-    pub const NEVER: Self = Self(0.0);
 }
 
 impl SwitchingCost {

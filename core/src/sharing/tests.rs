@@ -180,7 +180,7 @@ proptest! {
     fn neighbours_that_are_never_busy_cost_nothing(tenants in any_tenants(), idle in any_workload(), many in 0_usize..5) {
         let technology = tenants[0].technology;
         let mut more = tenants.clone();
-        more.extend(vec![Tenant { workload: idle.with_duty(Duty::NEVER), technology }; many]);
+        more.extend(vec![Tenant { workload: idle.with_duty(duty(0.0)), technology }; many]);
         for (before, after) in predict(&tenants).iter().zip(predict(&more)) {
             prop_assert!(near(before.mean.seconds(), after.mean.seconds()));
         }

@@ -38,12 +38,6 @@ impl Workload {
         Self::new(alone, Need::UNKNOWN, Need::UNKNOWN)
     }
 
-    /// The same workload, busy for this part of the time.
-    #[must_use]
-    pub const fn with_duty(self, duty: Duty) -> Self {
-        Self { duty, ..self }
-    }
-
     /// The latency alone on the whole GPU.
     #[must_use]
     pub const fn alone(&self) -> Latency {
@@ -69,9 +63,8 @@ impl Workload {
         self.duty
     }
 
-    /// The load of a tenant on a GPU that is shared in this way, for
-    /// [`Part::busy_for`](crate::packing::fraction::Part::busy_for). It is duty times need under MPS, and the duty
-    /// alone in turns, rounded up.
+    /// The load of a tenant on a GPU that is shared in this way, to compare with [`Sharing::busy_limit`]. It is duty
+    /// times need under MPS, and the duty alone in turns, rounded up.
     #[must_use]
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "from 0 to 2,000")]
     pub fn busy(&self, sharing: Sharing) -> Busy {
@@ -80,5 +73,13 @@ impl Workload {
             Sharing::TimeSlicing => 1.0,
         };
         Busy((1000.0 * self.duty.get() * need).ceil() as u16)
+    }
+}
+
+#[cfg(test)]
+impl Workload {
+    /// The same workload, busy for this part of the time.
+    pub(super) fn with_duty(self, duty: Duty) -> Self {
+        Self { duty, ..self }
     }
 }

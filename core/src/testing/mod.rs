@@ -1,10 +1,12 @@
 //! Sample nodes and requests for tests of this and other crates. They are built only for tests, or with feature
 //! `testing`.
 
+mod choose_among;
 pub mod offer_life;
 mod random;
 mod simulated_node;
 
+pub use choose_among::choose_among;
 pub use random::Random;
 pub use simulated_node::SimulatedNode;
 

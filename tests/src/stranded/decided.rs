@@ -5,9 +5,9 @@ use kerf_core::inventory::NodeInventory;
 use kerf_core::kind::Kind;
 use kerf_core::mig::MigTable;
 use kerf_core::names::NodeName;
-use kerf_core::packing::{Fleet, Terms, choose_among};
+use kerf_core::packing::{Fleet, Terms};
 use kerf_core::resource::NEUTRAL_SIZES;
-use kerf_core::testing::node_status;
+use kerf_core::testing::{choose_among, node_status};
 use kerf_core::units::MemoryMib;
 
 use super::{Case, CaseGpu, CaseNode, Verdict};

@@ -11,9 +11,9 @@ use kerf_core::contract::{GpuNodeSpec, RequestDocument, Shape};
 use kerf_core::inventory::{GpuInventory, NodeInventory, Occupancy, PlacedSlice};
 use kerf_core::kind::Kind;
 use kerf_core::names::NodeName;
-use kerf_core::packing::{Fit, Fleet, FleetGpu, Place, Terms, choose_among, fit};
+use kerf_core::packing::{Fit, Fleet, FleetGpu, Place, Terms, fit};
 use kerf_core::resource::{NEUTRAL_SIZES, ResourceName};
-use kerf_core::testing::{node_status, request_sized};
+use kerf_core::testing::{choose_among, node_status, request_sized};
 use kerf_core::units::SizeGb;
 
 use super::legality::fault;

@@ -60,7 +60,7 @@ pub fn fit(node: &NodeInventory, request: &RequestDocument, fleet: &Fleet) -> Re
 }
 
 /// The request as each of its plans makes it.
-pub(super) fn by_plan(request: &RequestDocument) -> Vec<Cow<'_, RequestDocument>> {
+fn by_plan(request: &RequestDocument) -> Vec<Cow<'_, RequestDocument>> {
     plans(request).iter().map(|plan| request.planned(plan)).collect()
 }
 
@@ -69,7 +69,7 @@ pub(super) fn by_plan(request: &RequestDocument) -> Vec<Cow<'_, RequestDocument>
 /// The node counts as full if it is full for any plan, because pods may end. Otherwise the first plan's refusal is
 /// returned. Plans with a kind that no GPU of the node serves are skipped, so that they do not hide the refusals of the
 /// others.
-pub(super) fn fit_first(
+fn fit_first(
     node: &NodeInventory,
     request: &RequestDocument,
     by_plan: &[Cow<'_, RequestDocument>],

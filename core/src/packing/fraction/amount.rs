@@ -22,14 +22,6 @@ pub struct Busy(pub u16);
 impl Busy {
     /// Unknown: the tenant is admitted by its memory alone.
     pub const UNKNOWN: Self = Self(0);
-
-    /// Estimates it from `duty`, the thousandths of the time in which requests are served, if the need of a busy copy
-    /// was not measured. The factor of one half is above the measured needs under MPS, 0.44 (A100) and 0.25 to 0.35
-    /// (H200).
-    #[must_use]
-    pub fn of_duty(duty: u16) -> Self {
-        Self(duty / 2)
-    }
 }
 
 #[expect(clippy::cast_precision_loss, reason = "sums of a fleet are far below 2^52")]

@@ -86,12 +86,6 @@ impl Part {
         Self { order, ..self }
     }
 
-    /// The same part of a tenant with this load.
-    #[must_use]
-    pub fn busy_for(self, busy: Busy) -> Self {
-        Self { busy, ..self }
-    }
-
     /// The thousandths of the GPU.
     #[must_use]
     pub fn share(self) -> GpuMilli {
@@ -114,6 +108,14 @@ impl Part {
     #[must_use]
     pub fn busy(self) -> Busy {
         self.busy
+    }
+}
+
+#[cfg(test)]
+impl Part {
+    /// The same part of a tenant with this load.
+    pub(super) fn with_busy(self, busy: Busy) -> Self {
+        Self { busy, ..self }
     }
 }
 

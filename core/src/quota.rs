@@ -33,7 +33,7 @@ impl Charge {
     /// The charge for a slice that is given under a name. It is the size of the name, so that a namespace does not pay
     /// for an idle slice that happened to be larger. A name without a size is charged by the slice's own size.
     #[must_use]
-    pub fn of_slice(name: ResourceName, shape: Shape) -> Self {
+    pub fn for_slice(name: ResourceName, shape: Shape) -> Self {
         let size = name.size().unwrap_or_else(|| shape.size());
         Self { memory_gb: size.0.into(), slices: 1 }
     }
@@ -50,9 +50,9 @@ impl Charge {
 
     /// The charge for the slices that a node's spec reserves for a pod.
     #[must_use]
-    pub fn of_pod(spec: &GpuNodeSpec, uid: &PodUid) -> Self {
+    pub fn for_pod(spec: &GpuNodeSpec, uid: &PodUid) -> Self {
         let slices = ledger::reserved(spec, uid);
-        slices.filter_map(|s| Some(Self::of_slice(s.reservation.as_ref()?.resource, s.shape))).sum()
+        slices.filter_map(|s| Some(Self::for_slice(s.reservation.as_ref()?.resource, s.shape))).sum()
     }
 
     /// The sum of both charges, saturating.
@@ -166,11 +166,11 @@ mod tests {
     fn a_slice_is_charged_by_the_size_of_its_name() {
         let (small, whole) = ("nvidia.com/mig-1g.10gb".parse().unwrap(), "nvidia.com/gpu".parse().unwrap());
         let large = h100_shape("3g.40gb", 0);
-        assert_eq!(Charge::of_slice(small, large), Charge { memory_gb: 10, slices: 1 });
+        assert_eq!(Charge::for_slice(small, large), Charge { memory_gb: 10, slices: 1 });
         let neutral = ResourceName::Neutral(SizeGb(14));
-        assert_eq!(Charge::of_slice(neutral, large), Charge { memory_gb: 14, slices: 1 });
+        assert_eq!(Charge::for_slice(neutral, large), Charge { memory_gb: 14, slices: 1 });
         let gpu = Shape::Whole { size_gb: SizeGb(80) };
-        assert_eq!(Charge::of_slice(whole, gpu), Charge { memory_gb: 80, slices: 1 });
+        assert_eq!(Charge::for_slice(whole, gpu), Charge { memory_gb: 80, slices: 1 });
     }
 
     #[test]

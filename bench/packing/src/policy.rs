@@ -43,7 +43,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         let admitted = decide(&pod, NAMESPACE, &policies, &supply)?.context("the pod asks for nothing")?;
         let found = admitted.document.chosen;
         ensure!(found.is_some_and(|chosen| chosen.policy == last), "not the last policy was found");
-        let find = times(args.decisions, || policies.of_pod(black_box(&facts)));
+        let find = times(args.decisions, || policies.for_pod(black_box(&facts)));
         let whole = times(args.decisions, || decide(black_box(&pod), NAMESPACE, &policies, &supply));
         for (what, times) in [("find the policy", find), ("decide a pod", whole)] {
             for part in [50, 99] {

@@ -181,7 +181,7 @@ fn case(file: &Path, policies: &Policies, supply: &Supply) -> anyhow::Result<Vec
     let outcome = |(found, expected): (&Found, Expected)| {
         let decision = decide(&found.pod, namespaces.get(&found.namespace), policies, supply)
             .with_context(|| format!("failed to read the pod of {found}"))?;
-        let policy = policies.of_pod(&decision.facts).map_or("", |policy| policy.name());
+        let policy = policies.for_pod(&decision.facts).map_or("", |policy| policy.name());
         Ok(Outcome {
             template: found.path.clone(),
             notes: found.notes.clone(),

@@ -117,12 +117,12 @@ impl Shape {
     /// The shape of a whole GPU instance.
     #[must_use]
     pub fn mig(instance: Instance) -> Self {
-        Self::of_instance(instance, MigPart::Whole)
+        Self::from_instance(instance, MigPart::Whole)
     }
 
     /// The shape of a GPU instance, or of a part of it.
     #[must_use]
-    pub fn of_instance(instance: Instance, part: MigPart) -> Self {
+    pub fn from_instance(instance: Instance, part: MigPart) -> Self {
         let Placement { start, size } = instance.placement;
         Self::Mig { profile: instance.profile, start, size, part }
     }
@@ -285,17 +285,17 @@ mod tests {
         let names = ["nvidia.com/mig-3g.40gb", "nvidia.com/mig-1c.3g.40gb", "nvidia.com/mig-3g.40gb.shared"];
         let instance = h100_shape("3g.40gb", 0).instance().unwrap();
         let part = MigPart::Compute(ComputeInstance { start: 1, compute: 1 });
-        let kept = |part| names.map(|name| Shape::of_instance(instance, part).keeps(name.parse().unwrap()));
+        let kept = |part| names.map(|name| Shape::from_instance(instance, part).keeps(name.parse().unwrap()));
         assert_eq!(kept(MigPart::Whole), [true, false, false]);
         assert_eq!(kept(part), [false, true, false]);
         assert_eq!(kept(MigPart::Replica { replica: 1 }), [false, false, true]);
         let neutral = ResourceName::Neutral(SizeGb(10));
-        assert!(!Shape::of_instance(instance, part).keeps(neutral));
+        assert!(!Shape::from_instance(instance, part).keeps(neutral));
         for shape in [Shape::mig(instance), Shape::mps(SizeGb(10)), Shape::Whole { size_gb: SizeGb(15) }] {
             assert!(shape.keeps(neutral), "{shape}");
         }
         let other = "nvidia.com/mig-2g.20gb.shared".parse().unwrap();
-        assert!(!Shape::of_instance(instance, MigPart::Replica { replica: 1 }).keeps(other));
+        assert!(!Shape::from_instance(instance, MigPart::Replica { replica: 1 }).keeps(other));
     }
 
     #[test]

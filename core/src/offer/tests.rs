@@ -124,7 +124,7 @@ fn shares_of_two_kinds_are_not_offered_together() {
 #[test]
 fn parts_of_an_instance_are_worth_the_same_wherever_they_lie() {
     let instance = h100_shape("2g.20gb", 0).instance().unwrap();
-    let shape = |part| Shape::of_instance(instance, part);
+    let shape = |part| Shape::from_instance(instance, part);
     let part = |start, compute| shape(MigPart::Compute(ComputeInstance { start, compute }));
     let replica = |replica| shape(MigPart::Replica { replica });
     let shapes = [part(0, 1), part(1, 1), part(0, 2), replica(0), replica(1), shape(MigPart::Whole)];

@@ -94,7 +94,7 @@ fn shared_out<K: Ord>(
     if let Some((id, shape)) = same.min_by_key(|(_, shape)| *shape) {
         return Some(Candidate { shape, source: Source::Idle(id.clone()), cost: place.cost });
     }
-    let shape = Shape::of_instance(place.shape.instance()?, first);
+    let shape = Shape::from_instance(place.shape.instance()?, first);
     let source = match place.source {
         // The whole instance is idle. The plan destroys its slice; replicas use the instance as it is, compute
         // instances need a new one.
@@ -115,7 +115,7 @@ fn turn(gpu: &GpuInventory, instance: Instance, most: u8) -> Option<(Reverse<usi
     let idle: BTreeSet<u8> = gpu.idle().filter_map(|(_, shape)| number(shape)).collect();
     let free = |replica: &u8| !taken.contains(replica);
     let replica = idle.iter().copied().find(free).or_else(|| (0..=u8::MAX).find(free))?;
-    let shape = Shape::of_instance(instance, MigPart::Replica { replica });
+    let shape = Shape::from_instance(instance, MigPart::Replica { replica });
     Some((Reverse(taken.len()), (shape, Vec::new())))
 }
 
@@ -127,6 +127,6 @@ fn beside(gpu: &GpuInventory, instance: Instance, profile: ComputeProfile) -> Op
     let free = |start: &&u8| geometry.clone().place(profile.compute(), **start).is_ok();
     let part = ComputeInstance { start: *profile.starts().iter().find(free)?, compute: profile.compute() };
     let idle = gpu.idle().filter(|(_, shape)| part_here(*shape).is_some_and(|p| p.overlaps(part)));
-    let shape = Shape::of_instance(instance, MigPart::Compute(part));
+    let shape = Shape::from_instance(instance, MigPart::Compute(part));
     Some((shape, idle.map(|(id, _)| id.clone()).collect()))
 }

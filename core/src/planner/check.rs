@@ -364,7 +364,7 @@ impl<'o> State<'o> {
 /// The replicas that are served of the GPU's instances, by name.
 fn replicas(gpu: &ObservedGpu) -> impl Iterator<Item = (SliceId, Shape)> {
     gpu.instances.iter().flat_map(|o| {
-        let shape = |number| Shape::of_instance(o.instance, MigPart::Replica { replica: number });
+        let shape = |number| Shape::from_instance(o.instance, MigPart::Replica { replica: number });
         o.replicas.iter().map(move |r| (r.id.clone(), shape(r.number)))
     })
 }

@@ -91,7 +91,7 @@ fn compute_instances_are_within_their_gpu_instance_and_apart() {
         let part = |(start, compute): &(u8, u8)| {
             MigPart::Compute(ComputeInstance { start: *start, compute: *compute })
         };
-        fit(&parts.iter().map(|p| Shape::of_instance(of, part(p))).collect::<Vec<_>>())
+        fit(&parts.iter().map(|p| Shape::from_instance(of, part(p))).collect::<Vec<_>>())
     };
     for parts in [&[(0, 1), (1, 1), (2, 1)][..], &[(0, 2), (2, 1)], &[(0, 3)]] {
         assert!(parts_fit(parts), "{parts:?}");
@@ -146,7 +146,7 @@ fn divided(parts: &[(ComputeInstance, bool)], replicas: &[(&str, u8, bool)]) -> 
 fn a_part_is_destroyed_only_if_it_is_idle_undesired_and_in_the_way() {
     let instance = h100_shape("3g.40gb", 4).instance().unwrap();
     let part = |start, compute| ComputeInstance { start, compute };
-    let desired = |start, compute| Shape::of_instance(instance, MigPart::Compute(part(start, compute)));
+    let desired = |start, compute| Shape::from_instance(instance, MigPart::Compute(part(start, compute)));
     let destroy = |part| vec![Step::Destroy { gpu: GpuUuid::new("GPU-0"), instance, part }];
     let observed = divided(&[(part(0, 1), true), (part(1, 1), false)], &[]);
     let bigger = wanted(&[desired(1, 2)]);
@@ -356,7 +356,7 @@ fn an_idle_instance_goes_for_another_mode_though_it_is_desired() {
 fn replicas_are_of_an_undivided_instance_that_is_desired_for_them() {
     let instance = h100_shape("3g.40gb", 4).instance().unwrap();
     let turns = |numbers: &[u8]| -> Vec<WantedSlice> {
-        let shape = |number: &u8| Shape::of_instance(instance, MigPart::Replica { replica: *number });
+        let shape = |number: &u8| Shape::from_instance(instance, MigPart::Replica { replica: *number });
         wanted(&numbers.iter().map(shape).collect::<Vec<_>>())
     };
     let allowing = |most, mut observed: Observed| {

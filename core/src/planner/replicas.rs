@@ -44,7 +44,7 @@ pub(super) fn start(
             continue;
         }
         count += 1;
-        let shape = Shape::of_instance(wanted.instance, *part);
+        let shape = Shape::from_instance(wanted.instance, *part);
         plan.steps.push(Step::Start { gpu: gpu.uuid.clone(), id: (*id).clone(), shape });
     }
 }

@@ -16,7 +16,7 @@ const MOST: u8 = 3;
 /// A replica of the `1g.10gb` at memory slice 0.
 fn replica(number: u8) -> Shape {
     let instance = h100_shape("1g.10gb", 0).instance().unwrap();
-    Shape::of_instance(instance, MigPart::Replica { replica: number })
+    Shape::from_instance(instance, MigPart::Replica { replica: number })
 }
 
 /// An H100 with that instance and these replicas; the one with number `n` is called `r<n>`.
@@ -127,11 +127,11 @@ fn the_first_of_two_conflicting_slices_gets_the_instance() {
 
     let of_big = |compute| {
         let part = ComputeInstance { start: 0, compute };
-        Shape::of_instance(other.instance().unwrap(), MigPart::Compute(part))
+        Shape::from_instance(other.instance().unwrap(), MigPart::Compute(part))
     };
     let mut there = otherwise(true);
     there.gpus[0].instances[0].parts[0].held = false;
-    for first in [other, Shape::of_instance(other.instance().unwrap(), MigPart::Replica { replica: 0 })] {
+    for first in [other, Shape::from_instance(other.instance().unwrap(), MigPart::Replica { replica: 0 })] {
         let (steps, _) = planned(&there, &wanted(&[first, of_big(1), whole]));
         let (gone, made) = ("destroy 3g.40gb at 4:4 on GPU-0", "create 1g.10gb at 0:1 on GPU-0 for s2");
         assert_eq!((steps[0].as_str(), steps.contains(&made.to_owned())), (gone, true), "{steps:?}");
@@ -193,7 +193,7 @@ fn the_checker_rejects_forbidden_steps() {
         "the first slice has the whole instance"
     );
     let of_big = h100_shape("3g.40gb", 4).instance().unwrap();
-    let of_big = wanted(&[Shape::of_instance(of_big, MigPart::Replica { replica: 0 })]);
+    let of_big = wanted(&[Shape::from_instance(of_big, MigPart::Replica { replica: 0 })]);
     for (parts, text) in [(false, "s0 on GPU-0 is held"), (true, fits_not)] {
         assert_eq!(verdict(&otherwise(parts), &of_big, start("s0", of_big[0].shape)), text);
     }

@@ -238,7 +238,7 @@ impl Policy {
     /// Makes a policy of a document that has no problems.
     pub(super) fn from_document(document: PolicyDocument, lineage: Lineage) -> Self {
         let (name, spec) = (document.metadata.name, document.spec);
-        Self { signature: Signature::of_match(&spec.pods), name, spec, lineage }
+        Self { signature: Signature::from_match(&spec.pods), name, spec, lineage }
     }
 
     /// The policy's `metadata.name`, which messages and request documents carry.

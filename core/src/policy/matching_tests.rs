@@ -115,7 +115,7 @@ proptest! {
         let pods: Vec<Policy> = matches.iter().enumerate().map(|(index, m)| policy(index, m)).collect();
         let policies = Policies { pods, nodes: Vec::new() };
         let first = matches.iter().position(|m| says(m, &pod));
-        prop_assert_eq!(policies.of_pod(&pod).map(|p| p.name().to_owned()), first.map(|i| format!("p{i}")));
+        prop_assert_eq!(policies.for_pod(&pod).map(|p| p.name().to_owned()), first.map(|i| format!("p{i}")));
         prop_assert_eq!(policies.passed(&pod).len(), first.unwrap_or(matches.len()));
         // If the labels are not known, the pod may get a later policy only if no earlier one could match it by some
         // labels.
@@ -125,7 +125,7 @@ proptest! {
         let unsure = matches.iter().position(|m| m.reads_namespace_labels() && could(m));
         let unsure = unsure.filter(|at| pod.namespace_labels.is_none() && first.is_none_or(|first| *at < first));
         match policies.decided(&pod) {
-            Ok(found) => prop_assert_eq!((found, unsure), (policies.of_pod(&pod), None)),
+            Ok(found) => prop_assert_eq!((found, unsure), (policies.for_pod(&pod), None)),
             Err(undecided) => prop_assert_eq!(Some(undecided.policy), unsure.map(|at| format!("p{at}"))),
         }
     }

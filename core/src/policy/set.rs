@@ -60,7 +60,7 @@ impl Policies {
     /// If the namespace's labels are not known, a policy that selects by them matches no pod; see
     /// [`decided`](Self::decided).
     #[must_use]
-    pub fn of_pod(&self, pod: &PodFacts) -> Option<&Policy> {
+    pub fn for_pod(&self, pod: &PodFacts) -> Option<&Policy> {
         self.likely(pod).find(|policy| policy.spec().pods.is_for(pod))
     }
 
@@ -88,7 +88,7 @@ impl Policies {
 
     /// The policies that may match the pod by their signatures.
     fn likely(&self, pod: &PodFacts) -> impl Iterator<Item = &Policy> {
-        let signature = Signature::of_pod(pod);
+        let signature = Signature::from_pod(pod);
         self.pods.iter().filter(move |policy| policy.signature().may_be_for(signature))
     }
 
@@ -111,7 +111,7 @@ impl Policies {
 
     /// The policy for a managed node: the first that selects it.
     #[must_use]
-    pub fn of_node(&self, name: &NodeName, labels: &impl Labels) -> Option<&NodeRules> {
+    pub fn for_node(&self, name: &NodeName, labels: &impl Labels) -> Option<&NodeRules> {
         let mut managed = self.nodes.iter().filter(|rules| rules.managed().is_some());
         managed.find(|rules| rules.nodes.is_for(name, labels))
     }

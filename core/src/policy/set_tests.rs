@@ -145,7 +145,7 @@ fn the_first_policy_that_names_a_node_holds_for_it() {
     let of = |name: &str, labels: &[(&str, &str)]| {
         let labels = labels.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned()));
         let labels: BTreeMap<_, _> = labels.collect();
-        policies.of_node(&name.into(), &labels).map(|rules| rules.name.clone())
+        policies.for_node(&name.into(), &labels).map(|rules| rules.name.clone())
     };
     assert_eq!(of("gpu-a1", &[("pool", "a")]).as_deref(), Some("a"));
     assert_eq!(of("gpu-a1", &[]).as_deref(), Some("rest"));
@@ -163,7 +163,7 @@ fn plugin_layouts_and_policies_of_managed_nodes_are_independent() {
         ],
         ..Policies::default()
     };
-    let found = policies.of_node(&"n".into(), &BTreeMap::new()).map(|rules| rules.name.as_str());
+    let found = policies.for_node(&"n".into(), &BTreeMap::new()).map(|rules| rules.name.as_str());
     assert_eq!(found, Some("all"));
     assert_eq!(policies.layouts().map(|policy| policy.name).collect::<Vec<_>>(), ["sliced", "late"]);
     let late = SetFault::NeverReached("sliced".into());

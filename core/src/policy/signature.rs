@@ -23,12 +23,12 @@ pub(super) struct Signature {
 }
 
 impl Signature {
-    pub(super) fn of_match(asked: &PodMatch) -> Self {
+    pub(super) fn from_match(asked: &PodMatch) -> Self {
         let lists = [&asked.namespaces, &asked.priority_classes, &asked.service_accounts];
         Self { labels: labels(&asked.labels), names: lanes(lists.map(|list| meant(list))) }
     }
 
-    pub(super) fn of_pod(pod: &PodFacts) -> Self {
+    pub(super) fn from_pod(pod: &PodFacts) -> Self {
         let names = [&pod.namespace, &pod.priority_class, &pod.service_account];
         Self { labels: labels(&pod.labels), names: lanes(names.map(|name| bits(name, LANE))) }
     }
@@ -80,7 +80,7 @@ mod tests {
     }
 
     fn may_be_for(asked: &PodMatch, pod: &PodFacts) -> bool {
-        Signature::of_match(asked).may_be_for(Signature::of_pod(pod))
+        Signature::from_match(asked).may_be_for(Signature::from_pod(pod))
     }
 
     #[test]

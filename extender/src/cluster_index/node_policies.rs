@@ -19,7 +19,7 @@ impl<'i> NodePolicies<'i> {
     /// The document for a node. `Err` while its labels are not known, because any document may match it.
     pub fn rules_of(&self, name: &NodeName) -> Result<Option<&'i NodeRules>, UnknownNode> {
         let labels = self.objects.labels(name).ok_or(UnknownNode)?;
-        Ok(self.quotas.policies().of_node(name, labels))
+        Ok(self.quotas.policies().for_node(name, labels))
     }
 
     /// The nodes whose policy differs from the documents.

@@ -99,7 +99,7 @@ impl Quotas {
     /// matches.
     fn under(&self, named: Option<&str>, facts: &PodFacts) -> Under {
         let named = named.and_then(|name| self.caps.get_key_value(name));
-        let matched = || self.caps.get_key_value(self.policies.of_pod(facts)?.name());
+        let matched = || self.caps.get_key_value(self.policies.for_pod(facts)?.name());
         named.or_else(matched).map_or(Under::Nothing, |(name, _)| Under::Policy(name.clone()))
     }
 
@@ -199,7 +199,7 @@ impl Quotas {
         Some(Entry {
             namespace: reservation.namespace.to_owned(),
             under: self.under_of(pods.get(reservation.uid)),
-            charge: Charge::of_slice(reservation.resource, slice.shape),
+            charge: Charge::for_slice(reservation.resource, slice.shape),
         })
     }
 
@@ -302,6 +302,6 @@ fn is_reserved(wanted: &[Wanted<'_>], slice: &SliceStatus) -> bool {
 fn held_entry(slice: &SliceStatus) -> Option<Entry> {
     let holder = slice.holder.as_ref()?;
     let size = Charge { memory_gb: slice.shape.size().0.into(), slices: 1 };
-    let charge = slice.resource.map_or(size, |name| Charge::of_slice(name, slice.shape));
+    let charge = slice.resource.map_or(size, |name| Charge::for_slice(name, slice.shape));
     Some(Entry { namespace: holder.namespace.clone(), under: Under::Unknown, charge })
 }

@@ -401,7 +401,7 @@ impl World {
     fn has(&self, namespace: &str) -> Charge {
         let pods = self.pods.iter().filter(|(_, pod)| pod.candidate.key.namespace == namespace);
         let charge =
-            |uid| self.agents.values().map(move |agent| Charge::of_pod(agent.node.ledger.desired(), uid));
+            |uid| self.agents.values().map(move |agent| Charge::for_pod(agent.node.ledger.desired(), uid));
         pods.flat_map(|(uid, _)| charge(uid)).sum()
     }
 

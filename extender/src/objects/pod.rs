@@ -233,7 +233,7 @@ fn charge(assignment: &str, ask: Option<&Ask>) -> Option<Charge> {
     let slice = |slice: &AssignedSlice| {
         let container = containers.iter().find(|container| container.name == slice.container);
         let by_shape = Charge { memory_gb: slice.shape.size().0.into(), slices: 1 };
-        container.map_or(by_shape, |container| Charge::of_slice(container.resource, slice.shape))
+        container.map_or(by_shape, |container| Charge::for_slice(container.resource, slice.shape))
     };
     (!assignment.slices.is_empty()).then(|| assignment.slices.iter().map(slice).sum())
 }

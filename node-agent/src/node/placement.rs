@@ -117,7 +117,7 @@ impl<'a> Placement<'a> {
         for instance in &gpu.instances {
             for (part, _, device) in instance.devices().filter(|(.., d)| is_unwanted(d)) {
                 let id = self.slices.origin(device).map(|id| self.name_of_unwanted(device, id));
-                let shape = Shape::of_instance(instance.instance, part.into());
+                let shape = Shape::from_instance(instance.instance, part.into());
                 all.push(unwanted(shape, device.clone(), id));
             }
             // An instance without a device still takes its place, so its id on the GPU serves as device id.

@@ -415,7 +415,7 @@ fn a_recorded_replica_is_not_restored_on_a_device_that_is_held_as_a_whole() {
     let mut old = scene.record.clone();
     let device = slice(&status, "s1").device.clone().unwrap();
     let replica = super::device_ids::replica_device(&device, 0);
-    let shape = Shape::of_instance(spec()[0].shape.instance().unwrap(), MigPart::Replica { replica: 0 });
+    let shape = Shape::from_instance(spec()[0].shape.instance().unwrap(), MigPart::Replica { replica: 0 });
     old.shares = Some([(replica, shape)].into());
     scene.record = old;
     scene.gpus.set_processes(&device, true);

@@ -62,7 +62,7 @@ pub(super) fn part(gpu: &GpuState, taken: &[Shape], dice: &mut Dice) -> Option<(
         .filter(|(_, place)| !parts.iter().any(|p| p.overlaps(*place)))
         .collect();
     let (profile, place) = *dice.pick(&free)?;
-    let shape = Shape::of_instance(of, MigPart::Compute(place));
+    let shape = Shape::from_instance(of, MigPart::Compute(place));
     Some((shape, ResourceName::Compute(profile).to_string()))
 }
 

@@ -55,7 +55,8 @@ fn idle_slices_make_room_for_a_bigger_one() {
 #[test]
 fn only_idle_slices_at_its_place_go_for_a_compute_instance() {
     let instance = h100_shape("3g.40gb", 4).instance().unwrap();
-    let part = |start| Shape::of_instance(instance, MigPart::Compute(ComputeInstance { start, compute: 1 }));
+    let part =
+        |start| Shape::from_instance(instance, MigPart::Compute(ComputeInstance { start, compute: 1 }));
     let shared = with(with(node(&["H100-80GB"]), 0, part(2), None), 0, part(0), Some("at its place"));
     let mut node = with(shared, 0, h100_shape("1g.10gb", 0), Some("elsewhere"));
     node.gpus[0].rule.compute_instances = true;

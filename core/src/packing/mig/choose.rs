@@ -68,7 +68,7 @@ pub fn has_compute(table: &MigTable, slices: u8, least: ComputePercent) -> bool 
 #[must_use]
 pub fn wanted(places: &Places, table: &MigTable, request: &ContainerRequest) -> Vec<PlaceId> {
     let profiles = serving(table, request);
-    let mut wanted: Vec<_> = profiles.flat_map(|profile| places.of_profile(profile).iter()).collect();
+    let mut wanted: Vec<_> = profiles.flat_map(|profile| places.for_profile(profile).iter()).collect();
     wanted.sort_by_key(|place| std::cmp::Reverse(places.instance(*place).profile.compute()));
     wanted
 }

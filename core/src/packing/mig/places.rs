@@ -167,7 +167,7 @@ impl Places {
 
     /// All places of a profile; empty if the model does not have it.
     #[must_use]
-    pub fn of_profile(&self, profile: Profile) -> PlaceSet {
+    pub fn for_profile(&self, profile: Profile) -> PlaceSet {
         let same = self.iter().find(|place| self.instance(*place).profile == profile);
         same.map(|place| self.all[place.index()].same).unwrap_or_default()
     }
@@ -248,7 +248,7 @@ mod tests {
     #[test]
     fn the_idle_instance_with_the_most_compute_slices_blocks_a_place_most() {
         let places = Places::from_table(&mig_table("H100-80GB")).unwrap();
-        let named = |name: &str| places.of_profile(name.parse().unwrap()).iter().next().unwrap();
+        let named = |name: &str| places.for_profile(name.parse().unwrap()).iter().next().unwrap();
         let idle = ["1g.10gb", "3g.40gb", "2g.20gb"].map(named);
         let all = idle.iter().fold(PlaceSet::default(), |set, place| set.with_place(*place));
         let claim = |idle| places.biggest_claim(PlaceSet::default(), idle, named("4g.40gb"));
@@ -259,7 +259,7 @@ mod tests {
     #[test]
     fn an_instance_of_the_same_profile_blocks_most_once_the_profile_has_its_maximum() {
         let places = Places::from_table(&mig_table("H100-80GB")).unwrap();
-        let all = |name: &str| places.of_profile(name.parse().unwrap()).iter().collect::<Vec<_>>();
+        let all = |name: &str| places.for_profile(name.parse().unwrap()).iter().collect::<Vec<_>>();
         let (media, large) = (all("1g.10gb+me"), all("3g.40gb"));
         let idle = PlaceSet::default().with_place(media[0]).with_place(large[1]);
         assert_eq!(places.biggest_claim(PlaceSet::default(), idle, media[1]), Some(media[0]));

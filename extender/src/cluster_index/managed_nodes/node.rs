@@ -309,5 +309,5 @@ impl IndexedNode {
 
 /// What a pod is charged for a place.
 pub(crate) fn charge(fit: &Fit) -> Charge {
-    fit.slices.iter().map(|slice| Charge::of_slice(slice.resource, slice.shape)).sum()
+    fit.slices.iter().map(|slice| Charge::for_slice(slice.resource, slice.shape)).sum()
 }

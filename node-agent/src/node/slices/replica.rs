@@ -32,7 +32,7 @@ fn place_of(device: &DeviceId, inventory: &Inventory) -> Option<(GpuUuid, Instan
 pub(super) fn replica(device: &DeviceId, inventory: &Inventory) -> Option<Share> {
     let (of, replica) = replica_of(device)?;
     let (gpu, instance) = place_of(&of, inventory)?;
-    let shape = Shape::of_instance(instance, MigPart::Replica { replica });
+    let shape = Shape::from_instance(instance, MigPart::Replica { replica });
     Some(Share { id: SliceId::new(device.as_str()), gpu, shape })
 }
 

@@ -16,7 +16,7 @@ const SHARED: &str = "nvidia.com/mig-1g.10gb.shared";
 fn turn(replica: u8) -> Shape {
     let placement = kerf_core::mig::Placement { start: 0, size: 1 };
     let instance = Instance { profile: "1g.10gb".parse().unwrap(), placement };
-    Shape::of_instance(instance, MigPart::Replica { replica })
+    Shape::from_instance(instance, MigPart::Replica { replica })
 }
 
 fn whole() -> Shape {

@@ -105,7 +105,7 @@ pub struct LabelledInstance {
     pub product: String,
     /// The profile by which the device is named.
     pub profile: InstanceProfile,
-    /// The number of pods that may share it in turns; `None` if the policy does not allow that.
+    /// The number of pods that may share it by time slicing; `None` if the policy does not allow that.
     pub turns: Option<u8>,
     /// Its resources; `None` if the driver does not report them.
     pub attributes: Option<Attributes>,

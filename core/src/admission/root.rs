@@ -16,11 +16,11 @@ use crate::policy::{Choice, Denied, RootContainers, Supply};
 use serde_json::Value;
 use std::fmt;
 
-/// How far an MPS daemon could obey a pod's processes.
+/// Whether an MPS daemon could obey a pod's processes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Root {
     /// The daemon obeys none of them.
-    Fenced,
+    Isolated,
     /// The daemon obeys none of them once the pod has a user namespace, and nothing in the pod forbids one.
     Separable(Exposed),
     /// The daemon may obey some of them.
@@ -84,10 +84,10 @@ impl Root {
             return Self::Exposed(exposed(name_of(container), gap, Obstacle::Mounting));
         }
         if spec["hostUsers"] == false {
-            return Self::Fenced;
+            return Self::Isolated;
         }
         let gap = containers.find_map(|container| Some((name_of(container), gap(spec, container)?)));
-        let Some((container, gap)) = gap else { return Self::Fenced };
+        let Some((container, gap)) = gap else { return Self::Isolated };
         match obstacle(spec) {
             Some(obstacle) => Self::Exposed(exposed(container, gap, obstacle)),
             None if rule == RootContainers::Isolate => {
@@ -111,7 +111,7 @@ impl Root {
             return Ok((self, choice));
         }
         let exposed = match self {
-            Self::Fenced => return Ok((self, choice)),
+            Self::Isolated => return Ok((self, choice)),
             Self::Exposed(exposed) => exposed,
             Self::Separable(exposed) => {
                 let Some(node) = supply.without_user_namespaces(&choice.document) else {

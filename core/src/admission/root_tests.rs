@@ -61,7 +61,7 @@ fn a_pod_without_root_in_any_container_needs_no_user_namespace() {
         (json!({"initContainers": [{"name": "i"}]}), restricted(), false),
     ] {
         let found = root(spec.clone(), context.clone());
-        assert_eq!((found == Root::Fenced, is_separable(&found)), (fenced, !fenced), "{spec} {context}");
+        assert_eq!((found == Root::Isolated, is_separable(&found)), (fenced, !fenced), "{spec} {context}");
     }
 }
 
@@ -96,7 +96,7 @@ fn a_user_namespace_is_set_unless_something_forbids_it() {
         assert!(exposed.to_string().contains(part), "{exposed}");
     }
     let forced = json!({"hostUsers": false, "volumes": [{"name": "v", "hostPath": {"path": "/data"}}]});
-    assert_eq!(root(forced, json!({})), Root::Fenced, "kerf accepts the pod's own hostUsers");
+    assert_eq!(root(forced, json!({})), Root::Isolated, "kerf accepts the pod's own hostUsers");
 }
 
 #[test]
@@ -126,7 +126,7 @@ fn a_user_namespace_does_not_fence_a_container_that_may_mount() {
     }
     let others = adding(&["SYS_PTRACE", "MKNOD", "DAC_READ_SEARCH", "NET_ADMIN"]);
     assert!(is_separable(&root(json!({}), others.clone())));
-    assert_eq!(root(json!({"hostUsers": false}), others), Root::Fenced);
+    assert_eq!(root(json!({"hostUsers": false}), others), Root::Isolated);
 }
 
 #[test]
@@ -134,8 +134,8 @@ fn only_isolate_puts_a_pod_into_a_user_namespace() {
     for rule in [RootContainers::Refuse, RootContainers::Allow] {
         let plain = Root::from_pod(&pod(json!({}), json!({})), rule);
         assert!(is_exposed(&plain));
-        assert_eq!(Root::from_pod(&pod(json!({"hostUsers": false}), json!({})), rule), Root::Fenced);
-        assert_eq!(Root::from_pod(&pod(json!({}), restricted()), rule), Root::Fenced);
+        assert_eq!(Root::from_pod(&pod(json!({"hostUsers": false}), json!({})), rule), Root::Isolated);
+        assert_eq!(Root::from_pod(&pod(json!({}), restricted()), rule), Root::Isolated);
     }
 }
 

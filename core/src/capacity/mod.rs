@@ -1,4 +1,4 @@
-//! What one GPU can hold by its rule: the slices of a fixed layout, and the shares that fit in it together.
+//! The slices that one GPU can hold by its rule: those of a fixed layout, and the shares that fit in it together.
 
 mod laid_out;
 mod placement;

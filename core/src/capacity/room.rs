@@ -1,4 +1,4 @@
-//! How many shares of one kind a GPU can hold together.
+//! The number of shares of one kind that a GPU can hold together.
 
 use crate::contract::{GpuRule, Shape};
 use crate::kind::Kind;

@@ -84,7 +84,7 @@ pub struct AssignedDevices {
     pub container: String,
     /// The resource name in the container's limits, with the kind if the name does not say it.
     pub resource: ResourceName,
-    /// How many devices the container holds.
+    /// The number of devices that the container holds.
     pub count: u32,
     /// The nominal size of each device.
     pub size_gb: SizeGb,

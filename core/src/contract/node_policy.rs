@@ -73,7 +73,7 @@ pub struct GpuRule {
     /// How MPS shares are isolated from each other.
     #[serde(skip_serializing_if = "is_default")]
     pub mps: MpsRule,
-    /// How time slices are made.
+    /// The settings of time slices.
     #[serde(skip_serializing_if = "is_default")]
     pub time_slicing: TimeSlicingRule,
     /// The exact slices that each of these GPUs always has; empty for GPUs that are cut on demand.
@@ -324,7 +324,7 @@ impl From<MpsReplicas> for u32 {
     }
 }
 
-/// How time slices of a GPU are made.
+/// The settings of a GPU's time slices.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", default, deny_unknown_fields)]

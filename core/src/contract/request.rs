@@ -15,7 +15,7 @@ use thiserror::Error;
 /// The document version that this build writes and reads.
 pub const REQUEST_VERSION: u32 = 1;
 
-/// What all containers of a pod ask for, in the annotation `kerf.dev/request`.
+/// The requests of all containers of a pod, in the annotation `kerf.dev/request`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct RequestDocument {
@@ -48,7 +48,7 @@ pub struct RequestDocument {
     /// Whether the pod runs in a user namespace of its own, which its node must support. Absent for most pods.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub user_namespace: bool,
-    /// How the pod is treated because an MPS daemon would obey its processes. Absent for most pods.
+    /// How kerf treats the pod because an MPS daemon would obey its processes. Absent for most pods.
     #[serde(default, skip_serializing_if = "is_default")]
     pub root_processes: RootProcesses,
     /// How the names were chosen; absent in documents that were made without a choice.
@@ -56,7 +56,7 @@ pub struct RequestDocument {
     pub chosen: Option<Chosen>,
 }
 
-/// How a pod is treated because of processes that are root on the node. An MPS daemon obeys such processes.
+/// How kerf treats a pod because of processes that are root on the node. An MPS daemon obeys such processes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum RootProcesses {
@@ -73,7 +73,7 @@ fn is_default<T: PartialEq + Default>(value: &T) -> bool {
     *value == T::default()
 }
 
-/// What one container asks for, with its resource name.
+/// The request of one container, with its resource name.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ContainerRequest {
@@ -159,7 +159,7 @@ impl ContainerRequest {
     }
 }
 
-/// What a container asks of each of its slices.
+/// The requirements of a container on each of its slices.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Wants {
     profile: Option<Profile>,

@@ -87,7 +87,7 @@ pub enum Shape {
         profile: Profile,
         /// The first memory slice of the instance.
         start: u8,
-        /// How many memory slices the instance takes.
+        /// The number of memory slices that the instance takes.
         size: u8,
         /// The part of the instance that the slice is; absent for all of it.
         #[serde(default, skip_serializing_if = "MigPart::is_whole")]

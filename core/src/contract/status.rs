@@ -90,10 +90,10 @@ pub struct GpuStatus {
     /// Memory used by processes that no slice of kerf's accounts for. It is not offered.
     #[serde(rename = "outsideMib", default, skip_serializing_if = "MemoryMib::is_zero")]
     pub outside: MemoryMib,
-    /// How many MPS shares may exist on it together; absent if it has no MPS.
+    /// The number of MPS shares that may exist on it together; absent if it has no MPS.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mps_shares: Option<u32>,
-    /// What is wrong with the GPU, for an operator. While it is set, nothing new is cut.
+    /// The GPU's fault, for an operator. While it is set, the agent cuts nothing new.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
     /// The MIG profiles that NVML lists; empty while MIG mode is off.

@@ -24,7 +24,7 @@ use crate::units::{MemoryMib, SizeGb};
 pub struct NodeInventory {
     /// The node's GPUs, ordered by NVML index.
     pub gpus: Vec<GpuInventory>,
-    /// How close the GPUs are to each other, by their indexes in `gpus`.
+    /// The closeness of the GPUs to each other, by their indexes in `gpus`.
     pub closeness: Closeness,
     /// The largest neutral name that the kubelet has registered; `None` if it has none, as with agents of earlier
     /// versions.
@@ -48,7 +48,7 @@ pub struct GpuInventory {
     pub undivided: bool,
     /// The kinds that can be cut now, by the GPU's mode and by policy.
     pub kinds: Vec<Kind>,
-    /// How many MPS shares may exist on it together; `None` if it has no MPS.
+    /// The number of MPS shares that may exist on it together; `None` if it has no MPS.
     pub mps_shares: Option<u32>,
     /// The MIG profiles that it offers; empty while MIG mode is off.
     pub table: MigTable,

@@ -122,7 +122,7 @@ impl FromStr for ComputeProfile {
 pub struct ComputeInstance {
     /// The first compute slice that it takes.
     pub start: u8,
-    /// How many compute slices it takes.
+    /// The number of compute slices that it takes.
     pub compute: u8,
 }
 
@@ -201,7 +201,7 @@ impl ComputeGeometry {
         &self.instances
     }
 
-    /// How many compute slices are taken.
+    /// The number of taken compute slices.
     #[must_use]
     pub fn compute(&self) -> u8 {
         self.instances.iter().map(|i| i.compute).sum()

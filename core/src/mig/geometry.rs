@@ -115,7 +115,7 @@ impl<'t> Geometry<'t> {
         self.instances.iter().fold(0, |mask, i| mask | i.placement.mask())
     }
 
-    /// How many compute slices are taken.
+    /// The number of taken compute slices.
     #[must_use]
     pub fn compute(&self) -> u8 {
         self.instances.iter().map(|i| i.profile.compute()).sum()

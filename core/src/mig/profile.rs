@@ -6,7 +6,7 @@ use std::fmt;
 use std::str::FromStr;
 use thiserror::Error;
 
-/// What a profile has beside compute and memory.
+/// The engines of a profile, beside compute and memory.
 ///
 /// The suffixes are those of the MIG user guide: `+me` for the media engines, `+me.all` for all of them, `-me` for
 /// none, and `+gfx` for graphics.

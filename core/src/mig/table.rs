@@ -17,7 +17,7 @@ pub struct GiProfileId(pub u32);
 pub struct Placement {
     /// The first memory slice that it takes.
     pub start: u8,
-    /// How many memory slices it takes.
+    /// The number of memory slices that it takes.
     pub size: u8,
 }
 
@@ -54,11 +54,11 @@ pub struct ProfileEntry {
     /// The memory that an instance really has, in MiB.
     #[serde(rename = "memoryMib")]
     pub memory: MemoryMib,
-    /// How many memory slices an instance takes.
+    /// The number of memory slices that an instance takes.
     pub size: u8,
     /// The memory slices at which an instance may start, ascending.
     pub starts: Vec<u8>,
-    /// How many instances of this profile a GPU can hold.
+    /// The number of instances of this profile that a GPU can hold.
     pub max: u8,
 }
 

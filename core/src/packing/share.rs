@@ -61,7 +61,7 @@ pub(super) fn candidate(gpu: &GpuInventory, shape: Shape) -> Option<Candidate> {
 
 /// Whether a request of this size may take a whole GPU of size `gpu`. It must ask for more than half of it, so that no
 /// small request takes a large GPU. A request for a whole GPU without a size may take any. A request for several
-/// `distinct` GPUs may take larger ones, because a process cannot use several fenced parts of GPUs.
+/// `distinct` GPUs may take larger ones, because a process cannot use several isolated parts of GPUs.
 #[must_use]
 pub fn is_worth_whole(asked: SizeGb, gpu: SizeGb, distinct: bool) -> bool {
     asked == SizeGb::ANY || asked <= gpu && (distinct || asked.0.saturating_mul(2) > gpu.0)

@@ -1,4 +1,4 @@
-//! How a pod's slices of one name are spread over a node's GPUs.
+//! The spread of a pod's slices of one name over a node's GPUs.
 
 use crate::kind::Kind;
 

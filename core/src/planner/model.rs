@@ -43,7 +43,7 @@ pub struct Allowed {
     pub mps_memory: MpsMemory,
     /// The most MPS shares at the same time, because an MPS server has a limit of clients. `None` for no limit.
     pub mps_shares: Option<u32>,
-    /// The most replicas of a GPU instance. `None` if instances are not shared in turns.
+    /// The most replicas of a GPU instance. `None` if pods do not share instances by time slicing.
     pub mig_replicas: Option<u8>,
     /// The MIG mode to which the GPU switches as soon as it is empty.
     pub switch_to: Option<bool>,
@@ -239,7 +239,7 @@ pub enum Obstacle {
     /// The compute instance is not legal beside the others.
     #[error("it cannot exist in its GPU instance: {0}")]
     IllegalPart(#[from] ComputeIllegal),
-    /// The policy does not let pods share GPU instances in turns.
+    /// The policy does not let pods share GPU instances by time slicing.
     #[error(
         "the node's policy has no mig.timeSlicing for this GPU, so no pods take turns on its GPU instances"
     )]

@@ -136,7 +136,7 @@ pub enum Conflict {
     },
 }
 
-/// What must be done before the node's labels change.
+/// A step that comes before a change of the node's labels.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum Preparation {
     /// The `ConfigMap` is written first, and the kubelets need time to deliver it.

@@ -17,7 +17,7 @@ pub struct PolicyDraft {
     written: BTreeSet<String>,
 }
 
-/// Where the fields of an extending policy come from.
+/// The origins of an extending policy's fields.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Lineage {
     /// The policies that it extends, the nearest first; empty if it extends none.

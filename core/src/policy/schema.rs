@@ -81,7 +81,7 @@ scalar!(ResourceName, "ResourceName", {
     "description": "A resource name that admitted pods carry, as in nvidia.com/mig-1g.10gb."
 });
 scalar!(GpuUuid, "GpuUuid", {
-    "type": "string", "pattern": "^GPU-", "description": "A GPU's UUID as NVML gives it (GPU-…)."
+    "type": "string", "pattern": "^GPU-", "description": "A GPU's UUID as NVML reports it (GPU-…)."
 });
 scalar!(PciBusId, "PciBusId", {
     "type": "string", "pattern": r"^[0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-9A-Fa-f]$",
@@ -89,9 +89,9 @@ scalar!(PciBusId, "PciBusId", {
 });
 scalar!(Kind, "Kind", {
     "enum": Kind::ALL.map(Kind::as_str),
-    "description": "How a slice of a GPU is made."
+    "description": "The technology that makes a slice of a GPU."
 });
 scalar!(IsolationClass, "IsolationClass", {
     "enum": IsolationClass::ALL.map(|class| class.to_string()),
-    "description": "What is fenced off from a pod's neighbours."
+    "description": "The isolation of a pod from its neighbours."
 });

@@ -16,10 +16,11 @@ pub struct Overload {
     pub limit: Busy,
 }
 
-/// Whether a GPU that is shared in this way may have these tenants. Under MPS the sum of duty times need must stay
-/// below the limit, in turns the sum of the duties. A single tenant may keep a whole GPU busy.
+/// Whether a GPU that is shared in this way may have these tenants. Under MPS the sum of duties times need must stay
+/// below the limit, under time slicing the sum of the duties. A single tenant may keep a whole GPU busy.
 ///
 /// # Errors
+///
 /// If the sum exceeds the limit.
 pub fn admits(sharing: Sharing, tenants: &[Workload]) -> Result<(), Overload> {
     let busy = tenants.iter().fold(0_u16, |sum, tenant| sum.saturating_add(tenant.busy(sharing).0));

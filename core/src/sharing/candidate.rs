@@ -38,7 +38,7 @@ pub(super) fn candidates(wish: &Wish, supply: &Supply, kind: Kind) -> Result<Vec
         return Err(PassedOver::NotOffered);
     }
     if !class.is_served_by(kind) {
-        return Err(PassedOver::NotFenced);
+        return Err(PassedOver::NotIsolated);
     }
     match kind {
         Kind::Mig => instances(wish, supply),

@@ -70,8 +70,8 @@ fn kinds_that_were_passed_over_have_a_reason() {
     let hardware = advice(wish(yolos(), IsolationClass::Hardware, Target::None));
     let expected = [
         (Kind::Whole, PassedOver::LessDone),
-        (Kind::Mps, PassedOver::NotFenced),
-        (Kind::TimeSlicing, PassedOver::NotFenced),
+        (Kind::Mps, PassedOver::NotIsolated),
+        (Kind::TimeSlicing, PassedOver::NotIsolated),
     ];
     assert_eq!(hardware.passed_over, expected.into());
     let fast = advice(wish(yolos(), IsolationClass::None, Target::Mean(latency(0.12))));
@@ -91,7 +91,7 @@ fn a_wish_that_no_kind_serves_is_refused_with_reasons() {
     let big = Wish { memory: MemoryMib(90 * GIB), ..wish(yolos(), IsolationClass::None, Target::None) };
     assert!(refused(big, &Kind::ALL).values().all(|reason| *reason == PassedOver::Memory));
     let untrusted = refused(wish(yolos(), IsolationClass::Hardware, Target::None), &[Kind::Mps]);
-    assert_eq!(untrusted[&Kind::Mps], PassedOver::NotFenced);
+    assert_eq!(untrusted[&Kind::Mps], PassedOver::NotIsolated);
     assert_eq!(untrusted[&Kind::Mig], PassedOver::NotOffered);
 }
 

@@ -26,7 +26,7 @@ pub enum Technology {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         limit: Option<ComputePercent>,
     },
-    /// In turns, by time slicing.
+    /// Tenants take turns by time slicing.
     TimeSlicing {
         /// The cost of turns on this GPU model.
         #[serde(default)]

@@ -121,7 +121,8 @@ pub enum PassedOver {
     /// The GPU may not or cannot be shared in this way.
     NotOffered,
     /// It does not isolate the tenants as the wish requires.
-    NotFenced,
+    #[serde(rename = "not-fenced")]
+    NotIsolated,
     /// One copy needs more memory than it gives.
     Memory,
     /// One copy would take longer than the target.

@@ -64,7 +64,7 @@ impl Workload {
     }
 
     /// The load of a tenant on a GPU that is shared in this way, to compare with [`Sharing::busy_limit`]. It is duty
-    /// times need under MPS, and the duty alone in turns, rounded up.
+    /// times need under MPS, and the duty alone under time slicing, rounded up.
     #[must_use]
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "from 0 to 2,000")]
     pub fn busy(&self, sharing: Sharing) -> Busy {

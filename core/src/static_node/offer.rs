@@ -60,9 +60,9 @@ impl StaticOffer {
         request: &ContainerRequest,
         isolation: IsolationClass,
     ) -> Result<(), Refusal> {
-        let is_fenced = isolation.is_served_by(self.kind);
+        let is_isolated = isolation.is_served_by(self.kind);
         let suffices = self.suffices(&Asked::from_request(request));
-        if !(self.is_of(request.resource) && is_fenced && suffices) {
+        if !(self.is_of(request.resource) && is_isolated && suffices) {
             return Err(Refusal::NeverFits);
         }
         if self.replicas && request.count > 1 {

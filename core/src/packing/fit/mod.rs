@@ -59,7 +59,7 @@ pub fn fit(node: &NodeInventory, request: &RequestDocument, fleet: &Fleet) -> Re
     fit_first(node, request, &by_plan(request), fleet)
 }
 
-/// The request as each of its plans makes it.
+/// The request under each of its plans.
 fn by_plan(request: &RequestDocument) -> Vec<Cow<'_, RequestDocument>> {
     plans(request).iter().map(|plan| request.planned(plan)).collect()
 }

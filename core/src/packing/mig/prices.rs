@@ -2,7 +2,7 @@
 //!
 //! Without prices the value of a state is that of FGD's fragmentation gradient (Weng et al., ATC'23) over memory
 //! slices, with equal weights. The price of a profile is the root of its part of what is held, divided by what is left
-//! of its room. Both come from the fleet as it is: nothing is forecast and nothing is remembered.
+//! of its room. Both come from the present fleet, without a forecast and without history.
 
 use super::places::{PlaceSet, Places};
 use super::states::{StateId, States};

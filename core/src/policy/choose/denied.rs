@@ -78,7 +78,7 @@ pub enum Denied {
     Count {
         /// Name of the container that asks for them.
         container: String,
-        /// How many slices the container asks for.
+        /// The number of slices that the container asks for.
         count: u32,
         /// The policy's `spec.maxCount`, in slices.
         max: u32,
@@ -132,7 +132,7 @@ pub enum Denied {
         "the pod asks for {slices} slices in all, more than the {max} that policy {policy} allows one pod; ask for {max} or fewer, or make several pods of it"
     )]
     PodSlices {
-        /// How many slices the pod holds at a time.
+        /// The number of slices that the pod holds at a time.
         slices: u32,
         /// The policy's `maxPerPod.slices`, in slices.
         max: u32,
@@ -192,7 +192,7 @@ pub enum Denied {
     Replicas {
         /// Name of the container that asks for them.
         container: String,
-        /// How many replicas the container asks for.
+        /// The number of replicas that the container asks for.
         count: u32,
         /// The resource name of the replicas.
         resource: ResourceName,
@@ -216,7 +216,7 @@ pub enum Denied {
     DistinctGpus {
         /// Name of the container that asks for several GPUs.
         container: Box<str>,
-        /// How many different GPUs the container asks for.
+        /// The number of different GPUs that the container asks for.
         count: u32,
         /// The key that asks for them, with its value.
         by: Box<str>,
@@ -228,7 +228,7 @@ pub enum Denied {
         kinds: Box<str>,
         /// Why time slices cannot serve it, if they cannot; else empty.
         compute: &'static str,
-        /// What the user can ask for instead.
+        /// A request that would work instead.
         instead: Box<str>,
         /// The kinds that an admin could add to the class.
         missing: &'static str,

@@ -23,8 +23,8 @@ impl<'c> Choosing<'c> {
             return Ok(Cow::Borrowed(self.kinds));
         }
         // A share of compute needs whole GPUs, because a time slice guarantees none.
-        let is_fenced = |kind: Kind| container.compute.is_none() || kind == Kind::Whole;
-        let kinds = self.kinds.iter().copied().filter(|kind| spans_gpus(*kind) && is_fenced(*kind));
+        let has_compute = |kind: Kind| container.compute.is_none() || kind == Kind::Whole;
+        let kinds = self.kinds.iter().copied().filter(|kind| spans_gpus(*kind) && has_compute(*kind));
         let kinds: Vec<Kind> = kinds.collect();
         if kinds.is_empty() {
             return Err(self.no_distinct(container));
@@ -59,11 +59,11 @@ impl<'c> Choosing<'c> {
         container.distinct_gpus.then(warning)
     }
 
-    /// What a pod that needs several GPUs may ask for instead.
+    /// The request that a pod which needs several GPUs may make instead.
     fn instead(&self, container: &ContainerAsk) -> String {
-        let unfenced = IsolationClass::None;
-        let has_slices = self.policy.kinds(unfenced).is_some_and(|kinds| kinds.contains(&Kind::TimeSlicing));
-        let slices = match (self.class == unfenced, container.compute.is_some()) {
+        let weakest = IsolationClass::None;
+        let has_slices = self.policy.kinds(weakest).is_some_and(|kinds| kinds.contains(&Kind::TimeSlicing));
+        let slices = match (self.class == weakest, container.compute.is_some()) {
             _ if !has_slices => "",
             (true, false) => "",
             (true, true) => "for no share of compute, or ",

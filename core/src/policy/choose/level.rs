@@ -99,7 +99,7 @@ fn best_step(
     pairs.filter_map(|(init, other, level)| step(init, other, level)).min_by_key(|(cost, _)| *cost)
 }
 
-/// How many slices of each level the pod holds, if containers with the same level have one name.
+/// The number of slices of each level that the pod holds, if containers with the same level have one name.
 fn held_at(ask: &PodAsk, levels: &[Option<Level>]) -> Vec<(Level, u32)> {
     let claim = |(container, level): (&ContainerAsk, &Option<Level>)| {
         let (role, count) = (container.role, container.count);

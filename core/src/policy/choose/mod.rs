@@ -23,12 +23,12 @@ use crate::units::{LARGEST_SIZE, MemoryMib, SizeGb};
 use names::{Need, conceivable, largest, strongest_class};
 use std::collections::BTreeMap;
 
-/// How an accepted request is served: what the webhook writes and reports.
+/// The answer to an accepted request: the document that the webhook writes, and its warnings.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Choice {
     /// The request document that the webhook writes into the pod's annotation.
     pub document: RequestDocument,
-    /// What the webhook reports to the user about the accepted request.
+    /// The warnings to the user about the accepted request.
     pub warnings: Vec<Warning>,
 }
 

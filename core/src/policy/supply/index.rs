@@ -117,7 +117,7 @@ impl SupplyIndex {
         !gone.is_empty()
     }
 
-    /// How many `GpuNodes` with a readable status the index has.
+    /// The number of `GpuNodes` with a readable status in the index.
     #[must_use]
     pub fn nodes(&self) -> usize {
         self.nodes.len()

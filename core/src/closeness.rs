@@ -18,7 +18,7 @@ const NVLINK: u32 = 100;
 
 /// Up to this many sets are all compared: any set of 8 or 12 GPUs, and 4 of 16. Beyond it, a set grows from each GPU by
 /// the closest one, and the first candidates are compared with these.
-const MOST_SETS: usize = 2_000;
+const SETS_LIMIT: usize = 2_000;
 
 /// The scores of all pairs of a node's GPUs. The default means that all pairs are alike, or that nothing is known of
 /// them.
@@ -74,7 +74,7 @@ impl Closeness {
                 best = Some((value, set.to_vec()));
             }
         };
-        if sets(candidates.len(), count) <= MOST_SETS {
+        if sets(candidates.len(), count) <= SETS_LIMIT {
             each_set(candidates, count, &mut Vec::new(), &mut see);
         } else {
             // The first candidates are compared too, because a set that grows by the closest GPU may end up worse than

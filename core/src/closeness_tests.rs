@@ -60,7 +60,7 @@ fn sets_are_counted() {
     {
         assert_eq!(sets(all, count), number, "{count} of {all}");
     }
-    assert!(sets(128, 64) > MOST_SETS);
+    assert!(sets(128, 64) > SETS_LIMIT);
 }
 
 #[test]

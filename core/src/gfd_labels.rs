@@ -70,7 +70,7 @@ const NODE_LABELS: [&str; 15] = [
 ];
 
 /// Kubernetes' limit for a label's value (`LabelValueMaxLength`).
-const LONGEST_VALUE: usize = 63;
+const VALUE_LENGTH_LIMIT: usize = 63;
 
 /// The labels of a node, as key and value.
 pub type GfdLabels = BTreeMap<String, String>;
@@ -375,7 +375,7 @@ fn mode(gpus: &[LabelledGpu]) -> &'static str {
 
 fn is_value(value: &str) -> bool {
     let ends = |c: Option<char>| c.is_none_or(|c| c.is_ascii_alphanumeric());
-    value.len() <= LONGEST_VALUE && ends(value.chars().next()) && ends(value.chars().next_back())
+    value.len() <= VALUE_LENGTH_LIMIT && ends(value.chars().next()) && ends(value.chars().next_back())
 }
 
 #[cfg(test)]

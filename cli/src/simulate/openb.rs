@@ -3,7 +3,7 @@
 
 use crate::counted::counted;
 use kerf_core::packing::fraction::{
-    CpuMilli, GpuDemand, GpuMilli, MOST_GPUS, ModelId, ModelSet, Models, Node, Nodes, Part, Placement,
+    CpuMilli, GPUS_LIMIT, GpuDemand, GpuMilli, ModelId, ModelSet, Models, Node, Nodes, Part, Placement,
     Request, Sharing, TooManyModels,
 };
 use kerf_core::units::MemoryMib;
@@ -114,7 +114,7 @@ impl Columns {
         let field = |index: usize, name| fields.get(index).copied().ok_or(Fault::Field(name));
         let cpu = number("cpu_milli", field(self.cpu, "cpu_milli")?, u32::MAX)?;
         let memory = number("memory_mib", field(self.memory, "memory_mib")?, u64::from(u32::MAX))?;
-        let most = u8::try_from(MOST_GPUS).unwrap_or(u8::MAX);
+        let most = u8::try_from(GPUS_LIMIT).unwrap_or(u8::MAX);
         let gpus = number("gpu", field(self.gpus, "gpu")?, most)?;
         let model = models.intern(field(self.model, "model")?)?;
         Ok(Node::new(CpuMilli(cpu), MemoryMib(memory), model, usize::from(gpus)))

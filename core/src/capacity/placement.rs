@@ -4,7 +4,7 @@ use crate::mig::{Instance, MigTable, Placement, Profile, ProfileEntry};
 use std::collections::BTreeSet;
 
 /// Bounds the search. Known GPUs are far below it (RTX PRO 6000: 12 slices).
-const LONGEST_AXIS: u8 = 16;
+const AXIS_LIMIT: u8 = 16;
 
 /// Places for all these profiles and counts on an empty GPU with this table; `None` if they do not fit.
 ///
@@ -22,7 +22,7 @@ pub(super) fn place(table: &MigTable, profiles: &[(Profile, u32)]) -> Option<Vec
     // Limits other than memory slices are checked once, because they are the same for every placement.
     let compute: u32 = entries.iter().map(|entry| u32::from(entry.profile.compute())).sum();
     let with_media = entries.iter().filter(|entry| entry.profile.claims_media()).count();
-    if compute > u32::from(table.compute()) || with_media > 1 || table.axis() > LONGEST_AXIS {
+    if compute > u32::from(table.compute()) || with_media > 1 || table.axis() > AXIS_LIMIT {
         return None;
     }
     entries.sort_by_key(|entry| (std::cmp::Reverse(entry.size), entry.id));

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 /// The most replicas of one GPU instance. It equals the client limit of MPS, because with more replicas the turns would come too
 /// seldom.
-const MOST_MIG_REPLICAS: u32 = 48;
+const MIG_REPLICAS_LIMIT: u32 = 48;
 
 /// How pods share a GPU instance whose only compute instance has full size.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -20,7 +20,7 @@ pub struct MigRule {
 /// The number of pods that may take turns on one GPU instance: 2 to 48.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-#[cfg_attr(feature = "schema", schemars(extend("minimum" = 2, "maximum" = MOST_MIG_REPLICAS)))]
+#[cfg_attr(feature = "schema", schemars(extend("minimum" = 2, "maximum" = MIG_REPLICAS_LIMIT)))]
 #[serde(try_from = "u32", into = "u32")]
 pub struct MigReplicas(u8);
 
@@ -36,8 +36,8 @@ impl TryFrom<u32> for MigReplicas {
     type Error = String;
 
     fn try_from(replicas: u32) -> Result<Self, String> {
-        let refused = || format!("mig.timeSlicing is {replicas}; write 2 to {MOST_MIG_REPLICAS}");
-        let legal = (2..=MOST_MIG_REPLICAS).contains(&replicas);
+        let refused = || format!("mig.timeSlicing is {replicas}; write 2 to {MIG_REPLICAS_LIMIT}");
+        let legal = (2..=MIG_REPLICAS_LIMIT).contains(&replicas);
         u8::try_from(replicas).ok().filter(|_| legal).map(Self).ok_or_else(refused)
     }
 }

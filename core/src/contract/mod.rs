@@ -32,7 +32,7 @@ pub use layout::{IllegalLayout, LaidOut, Layout};
 pub use mig_part::MigPart;
 pub use mig_rule::{MigReplicas, MigRule};
 pub use node_policy::{
-    ComputeLimit, GpuRule, GpuSelector, MOST_MPS_REPLICAS, ModeChange, MpsMemory, MpsRule, NodePolicy,
+    ComputeLimit, GpuRule, GpuSelector, MPS_REPLICAS_LIMIT, ModeChange, MpsMemory, MpsRule, NodePolicy,
     OverUse, SliceLength, TimeSlicingRule, WarmSlices,
 };
 pub use peer::{PcieAncestor, Peer};

@@ -11,7 +11,7 @@ use crate::units::{ComputePercent, MemoryMib, SizeGb};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 /// The most replicas under MPS (k8s-device-plugin `cmd/mps-control-daemon`: 48 from Volta on).
-pub const MOST_MPS_REPLICAS: u32 = 48;
+pub const MPS_REPLICAS_LIMIT: u32 = 48;
 
 /// The policy of one node. The default allows every kind on every GPU and changes no GPU's mode.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -296,7 +296,7 @@ impl From<MpsMemory> for u16 {
 /// The number of equal MPS shares of a GPU: 2 to 48, because a daemon has at most 48 clients.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-#[cfg_attr(feature = "schema", schemars(extend("minimum" = 2, "maximum" = MOST_MPS_REPLICAS)))]
+#[cfg_attr(feature = "schema", schemars(extend("minimum" = 2, "maximum" = MPS_REPLICAS_LIMIT)))]
 #[serde(try_from = "u32", into = "u32")]
 pub struct MpsReplicas(u8);
 
@@ -312,8 +312,8 @@ impl TryFrom<u32> for MpsReplicas {
     type Error = String;
 
     fn try_from(replicas: u32) -> Result<Self, String> {
-        let refused = || format!("mps.replicas is {replicas}; write 2 to {MOST_MPS_REPLICAS}");
-        let legal = (2..=MOST_MPS_REPLICAS).contains(&replicas);
+        let refused = || format!("mps.replicas is {replicas}; write 2 to {MPS_REPLICAS_LIMIT}");
+        let legal = (2..=MPS_REPLICAS_LIMIT).contains(&replicas);
         u8::try_from(replicas).ok().filter(|_| legal).map(Self).ok_or_else(refused)
     }
 }

@@ -13,7 +13,7 @@ const SCARCE_SLICE: u64 = 200_000;
 
 /// The number of ways of making room that are computed to the end, the cheapest ones first, because each searches the
 /// fleet for the victim's new place.
-const WAYS_TRIED: usize = 24;
+const WAYS_LIMIT: usize = 24;
 
 /// The handle of a GPU in a fleet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -228,7 +228,7 @@ impl Fleet {
             ways.extend(groups.ways(wanted, may).into_iter().map(|way| (model, way)));
         }
         ways.sort_by_key(|(_, way)| way.cost);
-        let evictions = ways.into_iter().take(WAYS_TRIED).filter_map(|(model, way)| {
+        let evictions = ways.into_iter().take(WAYS_LIMIT).filter_map(|(model, way)| {
             let from = (FleetGpu { model, gpu: way.gpu }, way.victim);
             self.try_way(model, &way, |to| may_come(from, to))
         });

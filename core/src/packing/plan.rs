@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 
 /// Only this many neutral names of a pod are combined with each other: four kinds each make 64 plans. Pods hardly ever
 /// have more names, and each plan may be tried on each node.
-const NAMES_COMBINED: usize = 3;
+const COMBINED_NAMES_LIMIT: usize = 3;
 
 /// One kind for each neutral name of a pod, in the order of its containers; empty if all its names fix their kind.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -69,7 +69,7 @@ pub fn plans(request: &RequestDocument) -> Vec<KindPlan> {
 /// A plan extended by each kind that one more name may have.
 fn extended(plan: &KindPlan, name: ResourceName, kinds: &[Kind]) -> Vec<KindPlan> {
     // Names beyond the limit multiply no plans: they take the kind of the last combined name, or else their first kind.
-    let follows = plan.0.get(NAMES_COMBINED - 1).map(|(_, kind)| *kind);
+    let follows = plan.0.get(COMBINED_NAMES_LIMIT - 1).map(|(_, kind)| *kind);
     let kinds = match follows.filter(|kind| kinds.contains(kind)) {
         Some(kind) => vec![kind],
         None if follows.is_some() => kinds.iter().copied().take(1).collect(),

@@ -3,7 +3,7 @@
 
 use super::gpus::NodeGpus;
 use super::layout::{MigStrategy, PluginLayout, Sharing};
-use crate::contract::MOST_MPS_REPLICAS;
+use crate::contract::MPS_REPLICAS_LIMIT;
 use crate::mig::Profile;
 use crate::mig::catalog::GpuModel;
 use crate::nvidia_keys::{GPU, MIG_PREFIX, SHARED, is_plugin_resource};
@@ -18,7 +18,7 @@ use thiserror::Error;
 const VOLTA: (u32, u32) = (7, 0);
 const TURING: (u32, u32) = (7, 5);
 /// The most replicas before Turing.
-const FEW_CLIENTS: u32 = 16;
+const PRE_TURING_CLIENTS_LIMIT: u32 = 16;
 
 /// The allocatable that the plugin should advertise in a layout.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -156,7 +156,7 @@ impl PluginLayout {
         if compute < VOLTA {
             return Err(Unfit::NoMps { product: product(), major: compute.0, minor: compute.1 });
         }
-        let most = if compute < TURING { FEW_CLIENTS } else { MOST_MPS_REPLICAS };
+        let most = if compute < TURING { PRE_TURING_CLIENTS_LIMIT } else { MPS_REPLICAS_LIMIT };
         if replicas > most { Err(Unfit::ManyClients { product: product(), replicas, most }) } else { Ok(()) }
     }
 }

@@ -15,9 +15,9 @@ pub const DEFAULT_KEY: &str = "default";
 /// (`single`).
 pub(super) const DEFAULT_TEXT: &str = "version: v1\n";
 /// The most characters of a layout's name: a label's value has 63, and a dot and a digest may follow the name.
-pub const LONGEST_LAYOUT_NAME: usize = 54;
+pub const LAYOUT_NAME_LENGTH_LIMIT: usize = 54;
 /// The most time slices of a GPU. The plugin has no limit; a higher number counts as a typing mistake.
-pub const MOST_TIME_SLICES: u32 = 1000;
+pub const TIME_SLICES_LIMIT: u32 = 1000;
 
 /// Whether and how the plugin offers MIG devices.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]

@@ -47,7 +47,9 @@ pub use decide::{ConfigMapWrite, Decision, Seen, SeenConfigMap, decide};
 pub use expected_allocatable::{ExpectedAllocatable, Unfit, cuts};
 pub use first_seen::FirstSeen;
 pub use gpus::NodeGpus;
-pub use layout::{DEFAULT_KEY, LONGEST_LAYOUT_NAME, MOST_TIME_SLICES, MigStrategy, PluginLayout, Sharing};
+pub use layout::{
+    DEFAULT_KEY, LAYOUT_NAME_LENGTH_LIMIT, MigStrategy, PluginLayout, Sharing, TIME_SLICES_LIMIT,
+};
 pub use node::{Holders, LayoutEvent, NodeDecision, NodeWrite, SeenNode};
 pub use propagation::Propagation;
 pub use record::{NodeRecord, PluginLabels, Progress};

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 /// A message lists at most this many pods.
-const NAMED: usize = 3;
+const LISTED_PODS_LIMIT: usize = 3;
 
 /// Why kerf rolled a layout back.
 #[derive(Debug, Clone, PartialEq, Eq, Error, Serialize, Deserialize)]
@@ -161,9 +161,9 @@ pub struct Pods(pub Vec<PodKey>);
 
 impl std::fmt::Display for Pods {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let named: Vec<_> = self.0.iter().take(NAMED).map(ToString::to_string).collect();
+        let named: Vec<_> = self.0.iter().take(LISTED_PODS_LIMIT).map(ToString::to_string).collect();
         f.write_str(&named.join(", "))?;
-        let more = self.0.len().saturating_sub(NAMED);
+        let more = self.0.len().saturating_sub(LISTED_PODS_LIMIT);
         if more > 0 { write!(f, " and {more} more") } else { Ok(()) }
     }
 }

@@ -250,7 +250,7 @@ pub enum PolicyFault {
     /// The policy's name is too long for a node's label with the suffixes that kerf appends.
     #[error(
         "{0:?} is too long for a node's label; write at most {most} characters",
-        most = crate::plugin_layout::LONGEST_LAYOUT_NAME
+        most = crate::plugin_layout::LAYOUT_NAME_LENGTH_LIMIT
     )]
     LongLayoutName(String),
 }

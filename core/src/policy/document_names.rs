@@ -9,8 +9,8 @@ use super::document_field::Field;
 use std::collections::BTreeMap;
 
 /// The longest name of an object in Kubernetes, in bytes.
-const LONGEST_NAME: usize = 253;
-const LONGEST_LABEL: usize = 63;
+const NAME_LENGTH_LIMIT: usize = 253;
+const LABEL_LENGTH_LIMIT: usize = 63;
 
 /// Whether `text` is a valid object name: a DNS subdomain.
 fn is_name(text: &str) -> bool {
@@ -21,13 +21,13 @@ fn is_name(text: &str) -> bool {
             && bytes.last().is_some_and(|b| letter(*b))
             && bytes.iter().all(|b| letter(*b) || *b == b'-')
     };
-    text.len() <= LONGEST_NAME && text.split('.').all(part)
+    text.len() <= NAME_LENGTH_LIMIT && text.split('.').all(part)
 }
 
 /// Whether `text` is a valid label value that is not empty. A label key without its prefix has the same form.
 fn is_word(text: &str) -> bool {
     let bytes = text.as_bytes();
-    text.len() <= LONGEST_LABEL
+    text.len() <= LABEL_LENGTH_LIMIT
         && bytes.first().is_some_and(u8::is_ascii_alphanumeric)
         && bytes.last().is_some_and(u8::is_ascii_alphanumeric)
         && bytes.iter().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.'))

@@ -9,7 +9,7 @@ use super::plugin_document::PluginDocument;
 use super::set::{NodeRule, NodeRules};
 use crate::contract::{GpuRule, GpuSelector, NodePolicy, OverUse, SliceLength, WarmSlices};
 use crate::kind::Kind;
-use crate::plugin_layout::{DEFAULT_KEY, LONGEST_LAYOUT_NAME};
+use crate::plugin_layout::{DEFAULT_KEY, LAYOUT_NAME_LENGTH_LIMIT};
 use crate::resource::{ResourceName, SHARE_SIZES};
 use crate::selector::NodeMatch;
 use serde::{Deserialize, Serialize};
@@ -116,7 +116,7 @@ fn beside_plugin(spec: &NodePolicySpec) -> impl Iterator<Item = PolicyError> + u
 fn layout_name(name: &str) -> Option<PolicyError> {
     let fault = if name == DEFAULT_KEY {
         PolicyFault::ReservedLayoutName
-    } else if name.len() > LONGEST_LAYOUT_NAME {
+    } else if name.len() > LAYOUT_NAME_LENGTH_LIMIT {
         PolicyFault::LongLayoutName(name.to_owned())
     } else {
         return None;

@@ -3,8 +3,8 @@
 use super::document_fault::{PolicyError, PolicyFault};
 use super::document_field::Field;
 use super::document_names::label_value;
-use crate::contract::MOST_MPS_REPLICAS;
-use crate::plugin_layout::{MOST_TIME_SLICES, MigStrategy, PluginLayout, Sharing, cuts};
+use crate::contract::MPS_REPLICAS_LIMIT;
+use crate::plugin_layout::{MigStrategy, PluginLayout, Sharing, TIME_SLICES_LIMIT, cuts};
 use serde::{Deserialize, Serialize};
 
 /// The configuration of NVIDIA's device plugin on the nodes. If it is empty, the plugin offers every GPU as a whole.
@@ -32,7 +32,7 @@ pub struct PluginDocument {
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct TimeSlicingDocument {
     /// The number of pods that share a GPU or a MIG device.
-    #[cfg_attr(feature = "schema", schemars(range(min = 2, max = MOST_TIME_SLICES)))]
+    #[cfg_attr(feature = "schema", schemars(range(min = 2, max = TIME_SLICES_LIMIT)))]
     pub replicas: u32,
     /// Whether the resource's name ends in `.shared`.
     #[serde(default)]
@@ -48,7 +48,7 @@ pub struct TimeSlicingDocument {
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct MpsDocument {
     /// The number of pods that share a GPU. Each gets an equal part of its memory and compute.
-    #[cfg_attr(feature = "schema", schemars(range(min = 2, max = MOST_MPS_REPLICAS)))]
+    #[cfg_attr(feature = "schema", schemars(range(min = 2, max = MPS_REPLICAS_LIMIT)))]
     pub replicas: u32,
     /// Whether the resource's name ends in `.shared`.
     #[serde(default)]
@@ -66,10 +66,10 @@ impl PluginDocument {
         let config = self.mig_config.as_ref();
         errors.extend(config.and_then(|config| label_value(&field.key("migConfig"), config)));
         if let Some(TimeSlicingDocument { replicas: given, .. }) = self.time_slicing {
-            errors.extend(replicas(&slicing, given, MOST_TIME_SLICES));
+            errors.extend(replicas(&slicing, given, TIME_SLICES_LIMIT));
         }
         if let Some(MpsDocument { replicas: given, .. }) = self.mps {
-            errors.extend(replicas(&mps, given, MOST_MPS_REPLICAS));
+            errors.extend(replicas(&mps, given, MPS_REPLICAS_LIMIT));
             if self.mig_strategy != MigStrategy::None {
                 errors.push(PolicyFault::MpsWithMig.at_field(mps.clone()));
             }

@@ -9,7 +9,7 @@ use std::num::NonZeroU32;
 
 /// The most clients of one MPS server up to CUDA 13.0, and the most replicas of NVIDIA's device plugin (60 from CUDA
 /// 13.1).
-const MOST_CLIENTS: u32 = 48;
+const CLIENTS_LIMIT: u32 = 48;
 
 /// A prediction may be 5 % below the measured value, so it must stay below a target with that much taken off.
 const SAFE: f64 = 0.95;
@@ -58,8 +58,8 @@ pub(super) fn candidates(wish: &Wish, supply: &Supply, kind: Kind) -> Result<Vec
 fn room(wish: &Wish, supply: &Supply) -> Result<(u32, Bound), PassedOver> {
     match supply.memory.0 / wish.memory.0.max(1) {
         0 => Err(PassedOver::Memory),
-        copies if copies >= u64::from(MOST_CLIENTS) => Ok((MOST_CLIENTS, Bound::Clients)),
-        copies => Ok((u32::try_from(copies).unwrap_or(MOST_CLIENTS), Bound::Memory)),
+        copies if copies >= u64::from(CLIENTS_LIMIT) => Ok((CLIENTS_LIMIT, Bound::Clients)),
+        copies => Ok((u32::try_from(copies).unwrap_or(CLIENTS_LIMIT), Bound::Memory)),
     }
 }
 

@@ -24,7 +24,7 @@ const CROWDING: f64 = 1.5;
 
 /// Slowdowns that still grow after this many rounds count as those of tenants that are always busy. Below 0.99 of
 /// saturation 3,000 rounds suffice.
-const MOST_ROUNDS: u32 = 10_000;
+const ROUNDS_LIMIT: u32 = 10_000;
 
 /// A slowdown counts as settled once its relative growth is below this.
 const SETTLED: f64 = 1e-12;
@@ -92,7 +92,7 @@ fn outcome(workload: &Workload, slowdown: f64) -> Prediction {
 /// The slowdowns at which all tenants are exactly as busy as causes these slowdowns.
 fn settle(tenants: &[Alike]) -> Vec<f64> {
     let mut slowdowns = vec![1.0; tenants.len()];
-    for _ in 0..MOST_ROUNDS {
+    for _ in 0..ROUNDS_LIMIT {
         let busy =
             |((tenant, _), slowdown): (&Alike, &f64)| (tenant.workload.duty().get() * slowdown).min(1.0);
         let next = round(tenants, &tenants.iter().zip(&slowdowns).map(busy).collect::<Vec<_>>());

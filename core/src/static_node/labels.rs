@@ -14,7 +14,7 @@ const MIG: &str = "-MIG-";
 const INVALID: &str = "-MIG-INVALID";
 
 /// The compute slices of a MIG-capable GPU that is not in the catalog: no GPU has more (MIG user guide).
-const MOST_COMPUTE: u8 = 7;
+const COMPUTE_SLICES_LIMIT: u8 = 7;
 
 pub(super) type Labels = BTreeMap<String, String>;
 
@@ -84,7 +84,8 @@ fn memory_of(product: &str, profile: Profile) -> MemoryMib {
 /// The percentage of a GPU's compute that an instance of `profile` has.
 fn compute(labels: &Labels, profile: Profile) -> u8 {
     let table = catalog::by_name(&model(labels)).and_then(GpuModel::mig_table).unwrap_or_default();
-    let most = table.entries().iter().map(|entry| entry.profile.compute()).max().unwrap_or(MOST_COMPUTE);
+    let most =
+        table.entries().iter().map(|entry| entry.profile.compute()).max().unwrap_or(COMPUTE_SLICES_LIMIT);
     u8::try_from(u32::from(profile.compute()) * 100 / u32::from(most)).unwrap_or(100)
 }
 

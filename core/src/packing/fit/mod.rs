@@ -191,7 +191,7 @@ fn may_have(
 
 /// The limit of GPUs that are tried for a pod whose slices find no place in a simple order, because the number of
 /// combinations grows with each slice.
-const TRIES: u32 = 256;
+const TRIES_LIMIT: u32 = 256;
 
 /// A node while a pod's slices are placed on it.
 #[derive(Clone)]
@@ -305,12 +305,12 @@ impl Placing<'_> {
         let is_one_name = holdings.windows(2).all(|pair| pair[0].resource == pair[1].resource);
         let is_spread = self.spreads.values().any(|spread| *spread == Spread::DistinctGpus);
         let count = holdings.iter().fold(0_u32, |sum, holding| sum.saturating_add(holding.count));
-        if is_one_name || !is_spread || count > TRIES {
+        if is_one_name || !is_spread || count > TRIES_LIMIT {
             return None;
         }
         let slices = |number: &usize| vec![*number; holdings[*number].count as usize];
         let slices: Vec<usize> = order.iter().flat_map(slices).collect();
-        let mut tries = TRIES;
+        let mut tries = TRIES_LIMIT;
         self.search_on(holdings, &slices, &mut tries)
     }
 

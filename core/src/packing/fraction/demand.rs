@@ -1,7 +1,7 @@
 //! Sums over the usual requests.
 
 use super::amount::{CpuMilli, GpuMilli, real};
-use super::models::{MOST_MODELS, ModelSet};
+use super::models::{MODELS_LIMIT, ModelSet};
 use super::request::{GpuDemand, Part, Request, Sharing};
 use super::supply::Supply;
 use super::workload::{Seen, Workload};
@@ -9,10 +9,10 @@ use crate::units::MemoryMib;
 use std::collections::BTreeMap;
 
 /// The cap of the demand for a model, in multiples of its GPUs. More demand makes the model no scarcer.
-const MOST_WANTED: f64 = 2.0;
+const WANTED_LIMIT: f64 = 2.0;
 
 /// The cap of the demand for CPU, in multiples of the fleet's. More demand makes CPU no tighter.
-const MOST_TIGHT: f64 = 4.0;
+const TIGHTNESS_LIMIT: f64 = 4.0;
 
 /// All requests that count, with assumed ones until enough have come.
 pub(super) struct Demand {
@@ -79,22 +79,22 @@ impl Demand {
         let wanted: f64 =
             self.requests.iter().map(|usual| f64::from(usual.request.cpu.0) * usual.count).sum();
         let had = supply.cpu_per_gpu() / 1000.0;
-        if had > 0.0 { (wanted / self.volume / had).min(MOST_TIGHT) } else { 0.0 }
+        if had > 0.0 { (wanted / self.volume / had).min(TIGHTNESS_LIMIT) } else { 0.0 }
     }
 
     /// For each model, the part of it that requests by model ask for once all GPUs are requested. It is squared,
     /// because a model of which half is requested is hardly scarce. A request that allows several models counts for
     /// each in proportion to its GPUs.
     pub(super) fn scarcity(&self, supply: &Supply) -> Vec<f64> {
-        let mut wanted = [0.0; MOST_MODELS];
+        let mut wanted = [0.0; MODELS_LIMIT];
         for usual in self.requests.iter().filter(|usual| usual.request.models != ModelSet::ANY) {
-            let allowed = || (0..MOST_MODELS).filter(|model| usual.request.allows(*model));
+            let allowed = || (0..MODELS_LIMIT).filter(|model| usual.request.allows(*model));
             let all: f64 = allowed().map(|model| supply.gpus_of(model)).sum();
             for model in allowed().filter(|model| supply.gpus_of(*model) > 0.0) {
                 wanted[model] += usual.volume() / self.volume * supply.all_gpus() / all;
             }
         }
-        wanted.into_iter().map(|part| part.min(MOST_WANTED) * part.min(MOST_WANTED)).collect()
+        wanted.into_iter().map(|part| part.min(WANTED_LIMIT) * part.min(WANTED_LIMIT)).collect()
     }
 }
 

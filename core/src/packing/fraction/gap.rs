@@ -10,11 +10,11 @@ use super::amount::GpuMilli;
 use std::collections::BTreeMap;
 
 /// Only this many sizes count, the most frequent ones, because the work grows with the square of their number.
-pub(super) const MOST_SIZES: usize = 64;
+pub(super) const SIZES_LIMIT: usize = 64;
 
 /// Rounds of column generation; 20 sizes take about 50. An early stop makes the prices only slightly too high or too
 /// low.
-const MOST_ROUNDS: usize = 1000;
+const ROUNDS_LIMIT: usize = 1000;
 
 /// The tolerance in comparisons of prices.
 const EPSILON: f64 = 1e-9;
@@ -28,7 +28,7 @@ impl GapValues {
     pub(super) fn from_counts(counts: &BTreeMap<GpuMilli, f64>) -> Self {
         let mut sizes: Vec<(GpuMilli, f64)> = counts.iter().map(|(size, count)| (*size, *count)).collect();
         sizes.sort_by(|a, b| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0)));
-        sizes.truncate(MOST_SIZES);
+        sizes.truncate(SIZES_LIMIT);
         let unit =
             sizes.iter().fold(GpuMilli::WHOLE.0, |unit, (size, _)| greatest_common_divisor(unit, size.0));
         let knapsack = Knapsack {
@@ -110,7 +110,7 @@ struct Basis {
 /// The price of each size if a GPU costs 1.
 fn prices(knapsack: &Knapsack, counts: &[f64]) -> Vec<f64> {
     let mut basis = Basis::start(knapsack, counts);
-    for _ in 0..MOST_ROUNDS {
+    for _ in 0..ROUNDS_LIMIT {
         let filled = knapsack.fill(&basis.prices());
         if filled.value[knapsack.gpu] <= 1.0 + EPSILON || !basis.enter(&knapsack.pattern(&filled)) {
             break;

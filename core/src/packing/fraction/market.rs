@@ -3,7 +3,7 @@
 use super::amount::{CpuMilli, mib};
 use super::demand::Demand;
 use super::gap::GapValues;
-use super::models::MOST_MODELS;
+use super::models::MODELS_LIMIT;
 use super::node::Node;
 use super::request::{GpuDemand, Request};
 use super::supply::Supply;
@@ -38,8 +38,8 @@ impl Market {
         let parts = demand.parts();
         let sizes = Sizes::from_parts(&parts);
         let (cpu_per_gpu, memory_per_gpu) = demand.beside_gpus();
-        let present: Vec<usize> = (0..MOST_MODELS).filter(|model| supply.gpus_of(*model) > 0.0).collect();
-        let mut wanted = vec![Wanted::default(); MOST_MODELS];
+        let present: Vec<usize> = (0..MODELS_LIMIT).filter(|model| supply.gpus_of(*model) > 0.0).collect();
+        let mut wanted = vec![Wanted::default(); MODELS_LIMIT];
         for model in &present {
             wanted[*model] = Wanted::from_demand(&demand, *model, &sizes);
         }

@@ -3,7 +3,7 @@
 use thiserror::Error;
 
 /// The most models of one fleet: a set of them is one word of 64 bits.
-pub const MOST_MODELS: usize = 64;
+pub const MODELS_LIMIT: usize = 64;
 
 /// The number of a GPU model in a fleet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -42,7 +42,7 @@ impl FromIterator<ModelId> for ModelSet {
 
 /// The fleet has more models than a set can hold.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
-#[error("more than {MOST_MODELS} GPU models: split the fleet")]
+#[error("more than {MODELS_LIMIT} GPU models: split the fleet")]
 pub struct TooManyModels;
 
 /// The names of a fleet's models, in the order of their numbers.
@@ -54,7 +54,7 @@ impl Models {
     pub fn intern(&mut self, name: &str) -> Result<ModelId, TooManyModels> {
         let known = self.0.iter().position(|known| known == name);
         let index = known.unwrap_or(self.0.len());
-        let id = u8::try_from(index).ok().filter(|_| index < MOST_MODELS).ok_or(TooManyModels)?;
+        let id = u8::try_from(index).ok().filter(|_| index < MODELS_LIMIT).ok_or(TooManyModels)?;
         if known.is_none() {
             self.0.push(name.to_owned());
         }

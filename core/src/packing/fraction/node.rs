@@ -7,7 +7,7 @@ use crate::units::MemoryMib;
 use thiserror::Error;
 
 /// The most GPUs of a node, because a set of them is one word of 64 bits.
-pub const MOST_GPUS: usize = 64;
+pub const GPUS_LIMIT: usize = 64;
 
 /// A node with its free CPU, memory and GPU shares.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -129,23 +129,23 @@ impl GpuSet {
         std::iter::from_fn(move || {
             let next = rest.trailing_zeros() as usize;
             rest &= rest.wrapping_sub(1);
-            (next < MOST_GPUS).then_some(next)
+            (next < GPUS_LIMIT).then_some(next)
         })
     }
 }
 
 impl FromIterator<usize> for GpuSet {
-    /// Indexes of [`MOST_GPUS`] and above are left out, because no node has them.
+    /// Indexes of [`GPUS_LIMIT`] and above are left out, because no node has them.
     fn from_iter<I: IntoIterator<Item = usize>>(gpus: I) -> Self {
-        Self(gpus.into_iter().filter(|gpu| *gpu < MOST_GPUS).fold(0, |set, gpu| set | 1 << gpu))
+        Self(gpus.into_iter().filter(|gpu| *gpu < GPUS_LIMIT).fold(0, |set, gpu| set | 1 << gpu))
     }
 }
 
 impl Node {
-    /// An empty node. GPUs beyond [`MOST_GPUS`] are left out.
+    /// An empty node. GPUs beyond [`GPUS_LIMIT`] are left out.
     #[must_use]
     pub fn new(cpu: CpuMilli, memory: MemoryMib, model: ModelId, gpus: usize) -> Self {
-        let gpus = vec![Gpu::FREE; gpus.min(MOST_GPUS)];
+        let gpus = vec![Gpu::FREE; gpus.min(GPUS_LIMIT)];
         Self { cpu, memory, model, gpus, size: Size { cpu, memory } }
     }
 

@@ -12,7 +12,7 @@ use thiserror::Error;
 
 /// The most different requests whose costs are kept, because each takes a number for every node: all take 20 MiB at
 /// 5,000 nodes.
-const MOST_ROWS: usize = 512;
+const ROWS_LIMIT: usize = 512;
 
 /// The number of a node in a fleet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -214,7 +214,7 @@ impl Prices {
             *worth = nodes.iter().zip(changed).map(valued).collect();
         }
         // All rows are dropped, because requests that are in use get theirs again with their next pod.
-        if rows.len() >= MOST_ROWS && !rows.contains_key(request) {
+        if rows.len() >= ROWS_LIMIT && !rows.contains_key(request) {
             rows.clear();
         }
         let row = rows.entry(*request).or_default();

@@ -1,7 +1,7 @@
 //! The sum of the nodes' resources while they are empty.
 
 use super::amount::real;
-use super::models::MOST_MODELS;
+use super::models::MODELS_LIMIT;
 use super::node::Node;
 
 /// The resources of all nodes of a fleet together.
@@ -14,7 +14,7 @@ pub struct Supply {
 
 impl Default for Supply {
     fn default() -> Self {
-        Self { cpu: 0, memory: 0, gpus: vec![0; MOST_MODELS] }
+        Self { cpu: 0, memory: 0, gpus: vec![0; MODELS_LIMIT] }
     }
 }
 

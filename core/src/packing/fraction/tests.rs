@@ -61,9 +61,9 @@ fn goes_to(fleet: &mut Nodes, request: &Request, node: usize, gpus: &[usize]) {
 #[test]
 fn a_set_has_the_gpus_that_a_node_may_have() {
     let set = |gpus: &[usize]| gpus.iter().copied().collect::<GpuSet>();
-    assert!(set(&[]).is_empty() && set(&[MOST_GPUS]).is_empty());
-    assert!(!set(&[0]).is_empty() && !set(&[MOST_GPUS - 1]).is_empty());
-    assert_eq!(set(&[MOST_GPUS - 1, 0, 2]).iter().collect::<Vec<_>>(), [0, 2, MOST_GPUS - 1]);
+    assert!(set(&[]).is_empty() && set(&[GPUS_LIMIT]).is_empty());
+    assert!(!set(&[0]).is_empty() && !set(&[GPUS_LIMIT - 1]).is_empty());
+    assert_eq!(set(&[GPUS_LIMIT - 1, 0, 2]).iter().collect::<Vec<_>>(), [0, 2, GPUS_LIMIT - 1]);
     assert_eq!(set(&[1, 2]).len(), 2);
 }
 

@@ -6,7 +6,7 @@
 
 use super::amount::{CpuMilli, GpuMilli, real};
 use super::demand::Demand;
-use super::gap::MOST_SIZES;
+use super::gap::SIZES_LIMIT;
 use super::request::GpuDemand;
 use std::collections::BTreeMap;
 
@@ -35,7 +35,7 @@ struct Steps(Vec<(CpuMilli, f64)>);
 pub(super) struct Uses<'m> {
     sizes: &'m Sizes,
     /// The sum of the weights of the first sizes, for requests for one GPU or a part.
-    ones: [f64; MOST_SIZES + 2],
+    ones: [f64; SIZES_LIMIT + 2],
     wanted: &'m Wanted,
     cpu: CpuMilli,
 }
@@ -45,7 +45,7 @@ impl Sizes {
     pub(super) fn from_parts(parts: &BTreeMap<GpuMilli, f64>) -> Self {
         let mut frequent: Vec<(GpuMilli, f64)> = parts.iter().map(|(size, count)| (*size, *count)).collect();
         frequent.sort_by(|a, b| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0)));
-        let parts = frequent.into_iter().take(MOST_SIZES).map(|(size, _)| size);
+        let parts = frequent.into_iter().take(SIZES_LIMIT).map(|(size, _)| size);
         let mut sizes: Vec<GpuMilli> = parts.chain([GpuMilli::WHOLE]).collect();
         sizes.sort_unstable();
         let fit = |left: u16| sizes.partition_point(|size| size.0 <= left);
@@ -96,7 +96,7 @@ impl Wanted {
 
     /// The weights that count beside this much CPU.
     pub(super) fn uses<'m>(&'m self, sizes: &'m Sizes, cpu: CpuMilli) -> Uses<'m> {
-        let mut ones = [0.0; MOST_SIZES + 2];
+        let mut ones = [0.0; SIZES_LIMIT + 2];
         for (size, steps) in self.ones.iter().enumerate() {
             ones[size + 1] = ones[size] + steps.weight(cpu);
         }

@@ -9,7 +9,7 @@ use std::collections::{BTreeSet, HashMap};
 
 /// The most groups of one state, and GPUs of one group, that a decision compares. Without this limit the decision would
 /// take longer with each GPU of the fleet.
-const EXAMINED: usize = 128;
+const EXAMINED_LIMIT: usize = 128;
 
 /// States are sorted for a class only after this many decisions at unchanged prices, because sorting costs more than
 /// one scan.
@@ -129,7 +129,7 @@ impl Groups {
             let before = self.model.state(group.cut);
             for (victim, place) in self.model.openings(group.cut.held, wanted) {
                 let Some(gpu) =
-                    group.gpus.iter().copied().take(EXAMINED).find(|gpu| is_evictable(*gpu, victim))
+                    group.gpus.iter().copied().take(EXAMINED_LIMIT).find(|gpu| is_evictable(*gpu, victim))
                 else {
                     continue;
                 };
@@ -240,14 +240,14 @@ impl Groups {
         best: &mut Option<Best>,
         admits: impl Fn(u32) -> bool,
     ) {
-        for group in self.by_state[state.index()].iter().take(EXAMINED) {
+        for group in self.by_state[state.index()].iter().take(EXAMINED_LIMIT) {
             // Idle instances in the way only add to the cost, so a group whose least cost is too high is skipped.
             let bound = Cost(if group.cut.idle.has(place) { cost.0 - REUSE } else { cost.0 });
             if best.is_some_and(|b| b.choice.cost < bound) {
                 continue;
             }
             let choice = with_idle(&self.model.places, group.cut, place, cost);
-            let gpu = group.gpus.iter().copied().take(EXAMINED).find(|gpu| admits(*gpu));
+            let gpu = group.gpus.iter().copied().take(EXAMINED_LIMIT).find(|gpu| admits(*gpu));
             let (Some(choice), Some(gpu)) = (choice, gpu) else { continue };
             let found = Best { choice, gpu, rank };
             if best.is_none_or(|b| found.key() < b.key()) {

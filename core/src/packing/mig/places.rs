@@ -101,8 +101,8 @@ pub struct Places {
 
 /// A set of places has 128 bits, so a model must not have more places. Known GPUs are far below both limits (RTX PRO
 /// 6000: 12 slices; B200: 25 places).
-const LONGEST_AXIS: u8 = 16;
-const MOST_PLACES: usize = 128;
+const AXIS_LIMIT: u8 = 16;
+const PLACES_LIMIT: usize = 128;
 
 impl Places {
     /// The places of a model with this table; `None` if MIG cannot cut it, or if the table exceeds the limits.
@@ -118,8 +118,8 @@ impl Places {
                 && i.placement.start.checked_add(i.placement.size).is_some_and(|end| end <= table.axis())
         };
         if instances.is_empty()
-            || instances.len() > MOST_PLACES
-            || table.axis() > LONGEST_AXIS
+            || instances.len() > PLACES_LIMIT
+            || table.axis() > AXIS_LIMIT
             || !instances.iter().all(fits)
         {
             return None;

@@ -28,7 +28,7 @@ impl StateId {
 type Key = (u32, u32);
 
 /// Real models have up to 417 states. A table that leads to more than this is not of a GPU.
-const MOST_STATES: usize = 20_000;
+const STATES_LIMIT: usize = 20_000;
 
 /// The room that one state still has.
 #[derive(Debug, Clone)]
@@ -67,7 +67,7 @@ impl States {
                     keys.push(after);
                 }
             }
-            if keys.len() > MOST_STATES {
+            if keys.len() > STATES_LIMIT {
                 return None;
             }
             next += 1;

@@ -23,7 +23,7 @@ use ware::{WARES, Ware};
 /// The names in the pods' requests.
 const NAMES: [ResourceName; 2] = [ResourceName::Neutral(SizeGb(10)), ResourceName::Neutral(SizeGb(20))];
 /// The most pods that have not ended.
-const MOST_PODS: usize = 7;
+const PODS_LIMIT: usize = 7;
 /// The number of kinds of step; frequent kinds count several times.
 const STEPS: u8 = 64;
 
@@ -184,7 +184,7 @@ impl Life {
     /// # Errors
     /// The pod that never gets them.
     pub fn finish(&mut self) -> Result<(), String> {
-        for round in 0..2 * MOST_PODS {
+        for round in 0..2 * PODS_LIMIT {
             for slice in self.slices.iter_mut().filter(|slice| slice.reservation.is_some()) {
                 (slice.made, slice.served) = (true, true);
             }
@@ -201,7 +201,7 @@ impl Life {
             self.kubelet.taken.clone_from(&self.agent.sent);
             self.acknowledge();
             self.decide();
-            for chosen in 0..MOST_PODS {
+            for chosen in 0..PODS_LIMIT {
                 self.bind(&mut Draw::new(round + chosen));
             }
             while self.pods.iter().any(|pod| pod.stage == Stage::Bound) {
@@ -222,7 +222,7 @@ impl Life {
 
     /// The agent reserves slices for a new pod; they must still be made.
     fn reserve(&mut self, draw: &mut Draw) {
-        if self.pods.iter().filter(|pod| pod.stage != Stage::Over).count() >= MOST_PODS {
+        if self.pods.iter().filter(|pod| pod.stage != Stage::Over).count() >= PODS_LIMIT {
             return;
         }
         let uid = PodUid::new(format!("u{}", self.number()));

@@ -173,9 +173,9 @@ fn bounds(rule: &SizeRule) -> Option<PolicyError> {
         return Some(PolicyFault::MaxBelowMin { min, max }.at_field(Field::from_dotted("spec.sizes.maxGb")));
     }
     let step = rule.step_gb?;
-    let first = min.0.checked_next_multiple_of(step.0);
-    let none = first.is_none_or(|first| first > max.0);
-    none.then(|| PolicyFault::Step { step, min, max }.at_field(Field::from_dotted("spec.sizes.stepGb")))
+    let first = min.0.checked_next_multiple_of(step.0)?;
+    let fault = PolicyFault::Step { step, min, max };
+    (first > max.0).then(|| fault.at_field(Field::from_dotted("spec.sizes.stepGb")))
 }
 
 fn caps(spec: &PolicySpec) -> Vec<PolicyError> {

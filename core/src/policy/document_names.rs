@@ -14,22 +14,24 @@ const LABEL_LENGTH_LIMIT: usize = 63;
 
 /// Whether `text` is a valid object name: a DNS subdomain.
 fn is_name(text: &str) -> bool {
-    let letter = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
+    let letter = |byte: &u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
     let part = |part: &str| {
         let bytes = part.as_bytes();
-        bytes.first().is_some_and(|b| letter(*b))
-            && bytes.last().is_some_and(|b| letter(*b))
-            && bytes.iter().all(|b| letter(*b) || *b == b'-')
+        has_ends(bytes, letter) && bytes.iter().all(|b| letter(b) || *b == b'-')
     };
     text.len() <= NAME_LENGTH_LIMIT && text.split('.').all(part)
+}
+
+/// Whether a text may begin with its first byte and end with its last one; false for an empty text.
+fn has_ends(bytes: &[u8], may_be_end: impl Fn(&u8) -> bool) -> bool {
+    [bytes.first(), bytes.last()].into_iter().all(|end| end.is_some_and(&may_be_end))
 }
 
 /// Whether `text` is a valid label value that is not empty. A label key without its prefix has the same form.
 fn is_word(text: &str) -> bool {
     let bytes = text.as_bytes();
     text.len() <= LABEL_LENGTH_LIMIT
-        && bytes.first().is_some_and(u8::is_ascii_alphanumeric)
-        && bytes.last().is_some_and(u8::is_ascii_alphanumeric)
+        && has_ends(bytes, u8::is_ascii_alphanumeric)
         && bytes.iter().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.'))
 }
 
@@ -73,8 +75,8 @@ pub(super) fn words(field: &Field, list: &[String]) -> Vec<PolicyError> {
 
 /// The first item that a list has twice.
 pub(super) fn twice<T: PartialEq + ToString>(field: &Field, list: &[T]) -> Option<PolicyError> {
-    let again = (0..list.len()).find(|index| list[..*index].contains(&list[*index]))?;
-    Some(PolicyFault::Twice(list[again].to_string()).at_field(field.item(again)))
+    let (again, item) = list.iter().enumerate().find(|(index, item)| list[..*index].contains(item))?;
+    Some(PolicyFault::Twice(item.to_string()).at_field(field.item(again)))
 }
 
 pub(super) fn label_key(field: &Field, key: &str) -> Option<PolicyError> {
@@ -144,6 +146,7 @@ mod tests {
             ("team-*", false, true),
             ("*", false, true),
             ("team-", false, false),
+            ("-team", false, false),
             ("Team", false, false),
             ("", false, false),
             ("*-a", false, false),
@@ -151,7 +154,7 @@ mod tests {
         ] {
             assert_eq!((is_name(text), is_pattern(text)), (is_a_name, is_a_pattern), "{text}");
         }
-        assert!(!is_name(&"a".repeat(254)));
+        assert!(is_name(&"a".repeat(253)) && !is_name(&"a".repeat(254)));
     }
 
     #[test]

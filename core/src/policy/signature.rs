@@ -9,6 +9,7 @@ use super::matching::PodMatch;
 use crate::request::PodFacts;
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
+use std::ops::BitOr;
 
 /// The width of a lane, in bits; three lanes fit into a word.
 const LANE: u32 = 21;
@@ -40,16 +41,14 @@ impl Signature {
 }
 
 fn labels(labels: &BTreeMap<String, String>) -> u64 {
-    labels.iter().fold(0, |word, label| word | bits(&label, u64::BITS))
+    labels.iter().map(|label| bits(&label, u64::BITS)).reduce(BitOr::bitor).unwrap_or_default()
 }
 
 /// The bits of all names in a list. An empty list means all names. A list with `*` also gets all bits, because its
 /// names cannot be enumerated.
 fn meant(list: &[String]) -> u64 {
-    if list.is_empty() || list.iter().any(|name| name.ends_with('*')) {
-        return ANY;
-    }
-    list.iter().fold(0, |lane, name| lane | bits(name, LANE))
+    let meant = |name: &String| if name.ends_with('*') { ANY } else { bits(name, LANE) };
+    list.iter().map(meant).reduce(BitOr::bitor).unwrap_or(ANY)
 }
 
 fn lanes([first, second, third]: [u64; 3]) -> u64 {
@@ -96,6 +95,13 @@ mod tests {
         let by_name = others().filter(|name| may_be_for(&account(name), &pod("ours"))).count();
         assert!(by_label < 50 && by_name < 50, "{by_label} by label, {by_name} by name");
         assert!(may_be_for(&labels("ours"), &pod("ours")) && may_be_for(&account("runner"), &pod("ours")));
+    }
+
+    /// Otherwise a policy for every priority class would depend on the namespace.
+    #[test]
+    fn a_name_has_no_bits_outside_of_its_lane() {
+        let outside = (0..1000).map(|name| format!("name-{name}")).find(|name| bits(name, LANE) > ANY);
+        assert_eq!(outside, None);
     }
 
     #[test]

@@ -7,7 +7,7 @@ use crate::packing::Asked;
 use crate::policy::Denied;
 use crate::request::{ContainerAsk, GpuSelection, Want};
 use crate::resource::{PluginName, ResourceName, share_size};
-use crate::units::SizeGb;
+use crate::units::{LARGEST_SIZE, SizeGb};
 
 impl Choosing<'_> {
     pub(super) fn by_name(&mut self, container: &ContainerAsk) -> Result<Named, Denied> {
@@ -64,7 +64,7 @@ impl Choosing<'_> {
                     container: container.name.clone(),
                     size,
                     kinds: kind.to_string(),
-                    most: largest(kind, &GpuSelection::default()).unwrap_or(SizeGb(1)),
+                    most: largest(kind, &GpuSelection::default()).unwrap_or(LARGEST_SIZE),
                 };
                 let resource = resource.ok_or_else(denied)?;
                 (size, resource, supply.has_share(kind, size, container.compute, &gpus))
@@ -100,9 +100,8 @@ impl Choosing<'_> {
     /// shares.
     fn by_plugins_name(&self, container: &ContainerAsk, name: PluginName) -> Result<Named, Denied> {
         let plain = self.plain(container)?;
-        let is_allowed = |plain: &&Named| {
-            plain.served && plain.resource.kind().is_some_and(|kind| self.kinds.contains(&kind))
-        };
+        let own = if name == PluginName::Gpu { Kind::Whole } else { Kind::TimeSlicing };
+        let is_allowed = |plain: &&Named| plain.served && self.kinds.contains(&own);
         if let Some(plain) = plain.as_ref().filter(is_allowed) {
             return Ok(plain.clone());
         }
@@ -126,18 +125,14 @@ impl Choosing<'_> {
                 *kind == Kind::Mps && is_small && self.supply.has_mps_replica(container.compute, &gpus);
             served.then_some(Named { size: SizeGb::ANY, resource, kinds: Vec::new(), served, gpus })
         };
-        let own = if name == PluginName::Gpu { Kind::Whole } else { Kind::TimeSlicing };
         // Several instances or replicas may be of one GPU, so they cannot serve a request for different GPUs.
         let others = self.kinds.iter().filter(|kind| **kind != own && !container.distinct_gpus);
         let offered: Vec<Named> =
             others.flat_map(|kind| managed(kind).into_iter().chain(offered(kind))).collect();
         let is_for_one = |named: &&Named| {
-            if named.resource == ResourceName::MpsReplica {
-                return container.count == 1;
-            }
-            let gives =
-                |kind| self.supply.fixed(kind, &Asked::for_size(named.size), container.count, &named.gpus);
-            named.resource.kind().is_some_and(|kind| gives(kind).contains(&named.resource))
+            let ResourceName::Plugin(_, kind) = named.resource else { return container.count == 1 };
+            let asked = Asked::for_size(named.size);
+            self.supply.fixed(kind, &asked, container.count, &named.gpus).contains(&named.resource)
         };
         let fitting = || offered.iter().find(is_for_one);
         let found = fitting().or(plain.as_ref().filter(|plain| plain.served));

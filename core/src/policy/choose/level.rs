@@ -31,9 +31,8 @@ fn level(ask: &ContainerAsk) -> Option<Level> {
 /// one that it would hold otherwise. So the pod never holds more, by any kind, if each size has its own name. If
 /// several sizes have one name, the caller checks with [`is_less`]. `None` if levelling saves nothing.
 pub(super) fn levelled(ask: &PodAsk) -> Option<(PodAsk, Vec<Warning>)> {
-    let has_init = ask.containers.iter().any(|container| container.role == Role::Init);
     let asked: Vec<Option<Level>> = ask.containers.iter().map(level).collect();
-    if !has_init || asked.iter().flatten().count() > CONTAINERS_LIMIT {
+    if asked.iter().flatten().count() > CONTAINERS_LIMIT {
         return None;
     }
     let before = held_at(ask, &asked);
@@ -79,8 +78,7 @@ fn best_step(
     levels: &[Option<Level>],
     before: &[(Level, u32)],
 ) -> Option<(u64, Vec<Option<Level>>)> {
-    let is_init =
-        |index: usize| ask.containers.get(index).is_some_and(|container| container.role == Role::Init);
+    let is_init = |index: usize| ask.containers[index].role == Role::Init;
     let all = || levels.iter().enumerate().filter_map(|(index, level)| Some((index, (*level)?)));
     let step = |init: Level, other: usize, level: Level| {
         let raised = (init.0.max(level.0), init.1.max(level.1), init.2, init.3);

@@ -19,7 +19,7 @@ use crate::kind::{IsolationClass, Kind};
 use crate::packing::Asked;
 use crate::request::{ContainerAsk, GpuSelection, PodAsk, Want};
 use crate::resource::ResourceName;
-use crate::units::{LARGEST_SIZE, MemoryMib, SizeGb};
+use crate::units::{ComputePercent, LARGEST_SIZE, MemoryMib, SizeGb};
 use names::{Need, conceivable, largest, strongest_class};
 use std::collections::BTreeMap;
 
@@ -94,7 +94,7 @@ fn choose_on(policy: &Policy, supply: &Supply, ask: &PodAsk) -> Result<(Choice, 
         // A later container's kind may exclude models that an earlier container was chosen for. So the choice is
         // repeated with the remaining models until these no longer change. It ends, because each round leaves fewer
         // models.
-        let is_judged = ask.containers.len() <= 1 || choosing.gpus == gpus;
+        let is_judged = choosing.gpus == gpus;
         gpus = choosing.gpus;
         if is_judged {
             break choosing.made;
@@ -262,10 +262,10 @@ impl Choosing<'_> {
             return Err(Denied::Kind { container, resource, class: self.class, policy, kinds });
         }
         let is_by_turns = kind == Kind::TimeSlicing || matches!(resource, ResourceName::MigReplica(_));
-        if is_by_turns && container.compute.is_some() {
-            return Err(self.no_compute(container));
+        match container.compute {
+            Some(compute) if is_by_turns => Err(self.no_compute(container, compute)),
+            _ => Ok(()),
         }
-        Ok(())
     }
 
     /// `asked`, rounded up to the policy's next step but not past its largest size.
@@ -323,8 +323,10 @@ impl Choosing<'_> {
         let allowed = |kind: &Kind| Some((*kind, self.policy.gpus_for(*kind, need.gpus)?));
         let allowed: Vec<(Kind, GpuSelection)> = kinds.iter().filter_map(allowed).collect();
         let without = |gpus| Need { asked: Asked { compute: None, ..need.asked }, gpus };
-        if allowed.iter().any(|(kind, gpus)| !conceivable(*kind, &without(gpus)).is_empty()) {
-            return self.no_compute(container);
+        if let Some(compute) = need.asked.compute
+            && allowed.iter().any(|(kind, gpus)| !conceivable(*kind, &without(gpus)).is_empty())
+        {
+            return self.no_compute(container, compute);
         }
         let (name, kinds) = (container.name.clone(), join(kinds));
         match allowed.iter().filter_map(|(kind, gpus)| largest(*kind, gpus)).max() {
@@ -340,10 +342,9 @@ impl Choosing<'_> {
         Denied::NoModel { container, what: what.to_owned(), policy, models }
     }
 
-    fn no_compute(&self, container: &ContainerAsk) -> Denied {
+    fn no_compute(&self, container: &ContainerAsk, compute: ComputePercent) -> Denied {
         let (name, kinds) = (container.name.clone(), join(self.kinds));
-        let percent = container.compute.map_or(0, crate::units::ComputePercent::get);
-        Denied::Compute { container: name, percent, class: self.class, kinds }
+        Denied::Compute { container: name, percent: compute.get(), class: self.class, kinds }
     }
 }
 

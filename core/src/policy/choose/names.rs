@@ -95,7 +95,7 @@ fn conceivable_profiles(need: &Need) -> Vec<Profile> {
     let Asked { size, memory, compute, .. } = need.asked;
     let fitting = |model: &catalog::GpuModel| {
         let table = model.mig_table().unwrap_or_default();
-        let most = table.entries().iter().map(|entry| entry.profile.compute()).max().unwrap_or(1);
+        let most = table.compute();
         let fits = |entry: &&crate::mig::ProfileEntry| {
             memory.is_none_or(|memory| entry.memory >= memory)
                 && compute.is_none_or(|compute| has_compute(entry.profile, most, compute))

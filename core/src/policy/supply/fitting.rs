@@ -14,7 +14,7 @@ impl Supply {
     #[must_use]
     pub fn fitting_profiles(&self, asked: &Asked, gpus: &GpuSelection) -> Vec<Profile> {
         let fitting = |gpu: &Arc<GpuSupply>| {
-            let most = gpu.profiles.iter().map(|(profile, _)| profile.compute()).max().unwrap_or(1);
+            let most = gpu.profiles.iter().map(|(profile, _)| profile.compute()).max().unwrap_or_default();
             let fits = gpu.profiles.iter().filter(|(profile, real)| {
                 profile.is_plain()
                     && profile.size() >= asked.size

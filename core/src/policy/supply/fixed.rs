@@ -30,15 +30,14 @@ impl Supply {
             let any_count = |offer: &StaticOffer| StaticOffer { count: 0, ..offer.clone() };
             a.model == b.model && a.offers.iter().map(any_count).eq(b.offers.iter().map(any_count))
         };
-        let mut groups: Vec<StaticNodes> = Vec::new();
+        let mut groups: Vec<(&StaticNode, StaticNodes)> = Vec::new();
         for (name, node) in &*self.statics {
-            let is_here = |group: &StaticNodes| group.values().next().is_some_and(|first| alike(first, node));
-            match groups.iter_mut().find(|group| is_here(group)) {
-                Some(group) => drop(group.insert(name.clone(), node.clone())),
-                None => groups.push([(name.clone(), node.clone())].into()),
+            match groups.iter_mut().find(|(first, _)| alike(first, node)) {
+                Some((_, group)) => drop(group.insert(name.clone(), node.clone())),
+                None => groups.push((&**node, [(name.clone(), node.clone())].into())),
             }
         }
-        let only = |statics| Self { gpus: Arc::default(), statics: Arc::new(statics), ..self.clone() };
+        let only = |(_, statics)| Self { gpus: Arc::default(), statics: Arc::new(statics), ..self.clone() };
         groups.into_iter().map(only).collect()
     }
 

@@ -1,5 +1,6 @@
 use super::*;
 use crate::policy::PolicyFault;
+use crate::units::LARGEST_SIZE;
 use serde_json::{Value, json};
 
 fn document(changes: Value) -> PolicyDocument {
@@ -20,6 +21,20 @@ fn a_class_never_gives_less_than_it_guarantees() {
         faults(json!({"isolation": {"memory": ["mig", "time-slicing"]}})),
         [PolicyFault::TooWeak { class: IsolationClass::Memory, kind: Kind::TimeSlicing }]
     );
+}
+
+#[test]
+fn a_policy_has_the_documented_limits_if_it_writes_none() {
+    let PolicySpec { preemption, max_count, .. } = document(json!({})).spec;
+    assert!(!preemption.movable_by_default && preemption.moves_others);
+    assert_eq!(max_count, 16);
+}
+
+#[test]
+fn a_document_is_written_with_its_weights() {
+    let weighted = document(json!({"packing": {"weights": {"7g.80gb": 200}}}));
+    let written = serde_json::to_value(&weighted).unwrap();
+    assert_eq!(serde_json::from_value::<PolicyDocument>(written).unwrap(), weighted);
 }
 
 #[test]
@@ -52,9 +67,12 @@ fn a_policy_that_leaves_something_to_ask_for_is_valid() {
         json!({"maxPerPod": {"memoryGb": 80, "slices": 2}, "quota": {"memoryGb": 80, "slices": 2}}),
         json!({"match": {"namespaces": ["team-*", "*"], "labels": {"example.com/team": "", "tier": "a_b.c"}}}),
         json!({"tolerations": [{"operator": "Exists"}, {"key": "gpu", "value": "yes", "effect": "NoExecute"}]}),
-        json!({"packing": {"weights": {"7g.80gb": 200}}, "runtimeClassName": "nvidia.v2"}),
+        json!({"sizes": {"minGb": 10}, "maxPerPod": {"memoryGb": 10}}),
+        json!({"packing": {"weights": {"7g.80gb": 10_000, "1g.10gb": 1}}, "runtimeClassName": "nvidia.v2"}),
         json!({"models": ["H100-80GB", "T4-16GB"], "kindsByModel": {"T4-16GB": ["mps"]}, "nodeSelector": {"pool": "a"}}),
+        json!({"models": ["H100-80GB", "T4-16GB"], "kindsByModel": {"H100-80GB": ["mig"], "T4-16GB": ["mps"]}}),
         json!({"kindsByModel": {"T4-16GB": ["time-slicing"]}}),
+        json!({"sizes": {"minGb": LARGEST_SIZE}, "fractionOfGb": LARGEST_SIZE}),
         json!({"match": {"namespaceLabels": {"tier": ""}, "namespaceSelector": {"matchExpressions": [
             {"key": "a", "operator": "In", "values": ["", "b"]}, {"key": "a/b", "operator": "Exists"}]}}}),
         json!({"defaultIsolation": null, "isolation": {}, "deny": "no contract"}),
@@ -84,7 +102,7 @@ fn every_mistake_names_its_field() {
         json!({"sizes": {"minGb": 20}, "maxPerPod": {"memoryGb": 10}}),
         json!({"maxPerPod": {"memoryGb": 80, "slices": 2}, "quota": {"memoryGb": 40, "slices": 1}}),
         json!({"fractionOfGb": 0, "runtimeClassName": "Nvidia"}),
-        json!({"packing": {"weights": {"7g.80gb": 0, "1g.10gb": 20000}}}),
+        json!({"packing": {"weights": {"7g.80gb": 0, "1g.10gb": 10_001}}}),
         json!({"defaultIsolation": null}),
         json!({"extends": "other"}),
         json!({"deny": " ", "extends": "other", "maxCount": 2}),

@@ -1,5 +1,6 @@
 use super::*;
-use crate::plugin_layout::{MigStrategy, PluginLayout, Sharing};
+use crate::contract::MPS_REPLICAS_LIMIT;
+use crate::plugin_layout::{MigStrategy, PluginLayout, Sharing, TIME_SLICES_LIMIT};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 
@@ -81,6 +82,28 @@ fn every_mistake_names_its_field() {
         texts.extend(plugin.problems().iter().map(ToString::to_string));
     }
     insta::assert_snapshot!(texts.join("\n"));
+}
+
+#[test]
+fn the_least_and_the_most_replicas_are_valid() {
+    for spec in [
+        json!({"gpus": [{"timeSlicing": {"replicas": 2}}]}),
+        json!({"plugin": {"timeSlicing": {"replicas": 2}}}),
+        json!({"plugin": {"timeSlicing": {"replicas": TIME_SLICES_LIMIT}}}),
+        json!({"plugin": {"mps": {"replicas": 2}}}),
+        json!({"plugin": {"mps": {"replicas": MPS_REPLICAS_LIMIT}}}),
+    ] {
+        assert_eq!(document(spec.clone()).problems(), [], "{spec}");
+    }
+}
+
+#[test]
+fn the_name_of_a_layout_has_the_length_of_a_label_at_most() {
+    let mut plugin = document(json!({"plugin": {}}));
+    plugin.metadata.name = "a".repeat(LAYOUT_NAME_LENGTH_LIMIT);
+    assert_eq!(plugin.problems(), []);
+    plugin.metadata.name.push('a');
+    assert_eq!(plugin.problems().len(), 1);
 }
 
 #[test]

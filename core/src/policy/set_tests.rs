@@ -1,15 +1,18 @@
 use super::*;
-use crate::policy::{NodePolicyDocument, PolicyDocument, PolicyIndex, SetFault, Weight};
+use crate::policy::{Lineage, NodePolicyDocument, PolicyDocument, PolicyIndex, SetFault, Weight};
 use serde_json::{Value, json};
 
-fn pod_policy(name: &str, changes: Value) -> Policy {
+fn pod_document(name: &str, changes: Value) -> PolicyDocument {
     let mut spec = json!({"defaultIsolation": "memory", "isolation": {"memory": ["mig"]}});
     spec.as_object_mut().unwrap().extend(changes.as_object().unwrap().clone());
-    let document: PolicyDocument = serde_json::from_value(json!({
+    let document = json!({
         "apiVersion": "kerf.dev/v1alpha1", "kind": "GpuPolicy", "metadata": {"name": name}, "spec": spec,
-    }))
-    .unwrap();
-    document.try_into().unwrap()
+    });
+    serde_json::from_value(document).unwrap()
+}
+
+fn pod_policy(name: &str, changes: Value) -> Policy {
+    pod_document(name, changes).try_into().unwrap()
 }
 
 fn node_rules(name: &str, spec: Value) -> NodeRules {
@@ -45,6 +48,37 @@ fn a_policy_that_is_never_reached_is_found() {
         ]
     );
     assert_eq!(policies.conflicts(), []);
+}
+
+#[test]
+fn a_policy_that_one_other_extends_may_come_after_one_for_all_pods() {
+    let team = pod_document("team", json!({"match": {"namespaces": ["team"]}}));
+    let lineage = Lineage { bases: vec!["base".to_owned()], ..Lineage::default() };
+    let (all, base) = (pod_policy("all", json!({})), pod_policy("base", json!({})));
+    let pods = vec![Policy::from_document(team, lineage), all, base];
+    assert_eq!(Policies { pods, nodes: Vec::new() }.findings(), []);
+}
+
+#[test]
+fn a_class_is_served_if_one_of_its_kinds_may_have_the_smallest_size() {
+    for (changes, is_served) in [
+        (json!({"isolation": {"memory": ["mps", "mig"]}, "sizes": {"minGb": 140}}), true),
+        (
+            json!({"isolation": {"memory": ["mig", "mps"]}, "models": ["T4-16GB"], "kindsByModel": {"T4-16GB": ["mig"]}}),
+            false,
+        ),
+    ] {
+        let pods = vec![pod_policy("a", changes.clone())];
+        assert_eq!(Policies { pods, nodes: Vec::new() }.findings().is_empty(), is_served, "{changes}");
+    }
+}
+
+#[test]
+fn the_first_policy_that_states_weights_states_those_of_the_cluster() {
+    let weights = json!({"packing": {"weights": {"7g.80gb": 200}}});
+    let pods = vec![pod_policy("a", json!({})), pod_policy("b", weights)];
+    let of_cluster = Policies { pods, nodes: Vec::new() }.weights();
+    assert_eq!(of_cluster, BTreeMap::from([("7g.80gb".parse().unwrap(), 200)]));
 }
 
 #[test]

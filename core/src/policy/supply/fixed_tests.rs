@@ -1,7 +1,7 @@
 //! What static nodes add to the supply.
 
 use super::*;
-use crate::contract::RequestDocument;
+use crate::contract::{ContainerRequest, RequestDocument};
 use crate::testing::{node_status, request, request_sized, static_node};
 
 const NAME: &str = "nvidia.com/mig-1g.10gb";
@@ -87,6 +87,19 @@ fn a_static_node_has_enough_devices_or_none_at_present() {
         let supply = supply(&[], vec![instances(9728, there)]);
         assert_eq!(supply.holds_fixed(name(), &asked, count, &all()), holds, "{count} of {there}");
     }
+    let two = supply(&[], vec![instances(9728, 1), instances(9728, 4)]);
+    assert!(two.holds_fixed(name(), &asked, 2, &all()), "one of two nodes has them");
+}
+
+#[test]
+fn one_static_node_that_serves_the_pod_is_enough() {
+    let two = request(NAME, 2);
+    let holds = |counts: [u32; 2]| {
+        supply(&[], counts.map(|count| instances(9728, count)).into()).holds_statically(&two)
+    };
+    assert!(holds([1, 2]) && !holds([1, 1]), "all slices are of one node");
+    let serves = |statics| supply(&[], statics).serves_statically(&two);
+    assert!(serves(vec![t4("1"), instances(9728, 0)]) && !serves(vec![t4("1")]));
 }
 
 #[test]
@@ -96,6 +109,7 @@ fn the_least_memory_under_a_name_is_that_of_any_node() {
     for (models, statics, least) in [
         (vec![], vec![], None),
         (vec!["H100-80GB"], vec![], Some(managed)),
+        (vec!["A100-80GB", "H100-80GB"], vec![], Some(9728)),
         (vec![], vec![9984, 9728], Some(9728)),
         (vec!["H100-80GB"], vec![managed - 1], Some(managed - 1)),
         (vec!["H100-80GB"], vec![managed + 1], Some(managed)),
@@ -152,6 +166,35 @@ fn a_node_without_user_namespaces_keeps_pods_from_them_that_it_may_serve() {
     assert_eq!(without(&index, &profile), None, "none of them serves it");
 }
 
+#[test]
+fn a_node_counts_if_one_gpu_may_serve_one_container_by_one_of_its_kinds() {
+    let mut index = SupplyIndex::default();
+    let mut status = node_status(&["T4-16GB", "L4-24GB"]);
+    status.gpus[1].kinds = vec![Kind::Whole];
+    index.show("t4".into(), &GpuNodeSpec::default(), &status);
+    let mut mixed = t4("1");
+    mixed.offers.extend(instances(9728, 4).offers);
+    index.show_static("mixed".into(), Some(mixed));
+    let without = |index: &SupplyIndex, containers: &[&ContainerRequest]| {
+        let containers = containers.iter().copied().cloned().collect();
+        let document = RequestDocument { containers, static_nodes: true, ..request_whole() };
+        index.supply().without_user_namespaces(&document).map(ToString::to_string)
+    };
+    let (gb, instance) = (SizeGb(4), ContainerRequest::for_slice(name(), SizeGb(10)));
+    let share = ContainerRequest::for_slice(ResourceName::Mps(gb), gb);
+    let open = ContainerRequest {
+        kinds: vec![Kind::Mps],
+        ..ContainerRequest::for_slice(ResourceName::Neutral(gb), gb)
+    };
+    index.show_user_namespaces(&"t4".into(), false);
+    assert_eq!(without(&index, &[&share, &instance]), None, "the static node has them");
+    assert_eq!(without(&index, &[&open, &instance]).as_deref(), Some("t4"), "one name is neutral");
+    index.show_user_namespaces(&"mixed".into(), false);
+    assert_eq!(without(&index, &[&instance]).as_deref(), Some("mixed"), "it serves other kinds too");
+    index.show_static("mixed".into(), None);
+    assert_eq!(without(&index, &[&share, &instance]).as_deref(), Some("t4"), "it serves one of two");
+}
+
 fn request_whole() -> RequestDocument {
     request_sized(ResourceName::Whole, SizeGb(15), 1)
 }
@@ -160,6 +203,8 @@ fn request_whole() -> RequestDocument {
 fn time_slices_of_static_nodes_must_exist_at_present() {
     let turn = request_sized(ResourceName::Replica, SizeGb(7), 1);
     let may = |statics, document: &RequestDocument| supply(&[], statics).may_serve_statically(document);
+    let containers = [request_whole().containers, turn.containers.clone()].concat();
+    assert!(!may(vec![], &RequestDocument { containers, ..request_whole() }), "one container needs them");
     assert!(may(vec![t4("2")], &turn) && !may(vec![t4("1")], &turn) && !may(vec![], &turn));
     assert!(may(vec![], &request_whole()), "a node may come later");
 }

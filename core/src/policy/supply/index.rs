@@ -155,3 +155,21 @@ impl SupplyIndex {
         supply
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::node_status;
+    use crate::units::MemoryMib;
+
+    #[test]
+    fn sorts_that_no_node_has_are_dropped_at_the_limit() {
+        let mut index = SupplyIndex::default();
+        for (_, memory) in (0..=SORTS_LIMIT).zip(15_000..) {
+            let mut status = node_status(&["T4-16GB"]);
+            status.gpus[0].memory = MemoryMib(memory);
+            index.show("n".into(), &GpuNodeSpec::default(), &status);
+        }
+        assert_eq!(index.sorts.len(), 2, "the present one, and the one that it replaces");
+    }
+}

@@ -99,6 +99,8 @@ fn a_profile_with_exactly_what_is_asked_for_fits() {
         |percent| Asked { compute: ComputePercent::try_from(percent).ok(), ..Asked::for_size(SizeGb(10)) };
     assert_eq!(fitting(of_compute(14)).as_deref(), Some("1g.10gb"), "a seventh is 14.3 %");
     assert_eq!(fitting(of_compute(15)).as_deref(), Some("2g.20gb"));
+    assert_eq!(fitting(of_compute(42)).as_deref(), Some("3g.40gb"));
+    assert_eq!(fitting(of_compute(43)).as_deref(), Some("4g.40gb"), "three sevenths are 42.9 %");
     assert_eq!(fitting(of_compute(100)).as_deref(), Some("7g.80gb"));
 }
 

@@ -108,6 +108,14 @@ fn kinds_by_model_go_with_a_neutral_name_only() {
     let open = of(&[H100, T4]);
     assert_eq!(open.kinds_by_model, policy.spec().kinds_by_model);
     assert!(open.gpus.is_all(), "{:?}", open.gpus);
+    let mut two = ask(Want::Size(SizeGb(10)), None);
+    let share = Want::Share(Kind::Mps, SizeGb(10));
+    two.containers.push(ContainerAsk { name: "exact".into(), want: share, ..two.containers[0].clone() });
+    let of_l4 = policy_with(&json!({"kindsByModel": {"L4-24GB": ["mps"]}}));
+    let mixed = choose(&of_l4, &cluster(&[H100, T4]), &two).unwrap().document;
+    let names: Vec<_> = mixed.containers.iter().map(|container| container.resource.to_string()).collect();
+    assert_eq!(names, ["kerf.dev/gpu-10gb", "nvidia.com/gpu-10gb"]);
+    assert_eq!(mixed.kinds_by_model, of_l4.spec().kinds_by_model, "one neutral name is enough");
     let concrete = of(&[H100]);
     assert!(concrete.kinds_by_model.is_empty());
     assert_eq!(concrete.gpus.not_models, ["T4-16GB"]);
@@ -152,6 +160,14 @@ fn a_name_that_a_device_class_maps_is_not_given() {
     assert_eq!(exact.document.containers[0].profile, Some(profile), "it is exact as before");
     let denied = choose(&policy, &supply, &ask(Want::Whole, None)).unwrap_err();
     insta::assert_snapshot!(denied, @"container main: DeviceClass gpus.example maps nvidia.com/gpu to DRA (spec.extendedResourceName), so the scheduler would not ask kerf for it; ask by size, for instance by metadata.annotations[kerf.dev/gpu-memory], or ask an admin to remove the field from the class; while the chart's webhook.neutralNames is off, or no agent of this version runs, kerf has no other name for a size");
+    let part = "nvidia.com/mig-1c.3g.40gb";
+    let mapped = cluster(&[H100]).mapped(mapping(&[part]));
+    let want = Want::Compute("1c.3g.40gb".parse().unwrap());
+    let denied = choose(&policy, &mapped, &ask(want, Some(IsolationClass::None)));
+    assert!(
+        matches!(denied, Err(Denied::Mapped { .. })),
+        "no other name means a compute instance: {denied:?}"
+    );
     for supply in [
         supply.with_concrete_names(),
         cluster(&[H100]).mapped(mapping(&["nvidia.com/mig-1g.10gb", "kerf.dev/gpu-10gb"])),

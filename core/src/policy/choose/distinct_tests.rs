@@ -96,6 +96,15 @@ fn a_request_for_several_gpus_without_supply_is_answered_with_a_remedy() {
 }
 
 #[test]
+fn no_class_that_the_policy_forbids_is_suggested() {
+    let policy = policy_with(&json!({"isolation": {"memory": ["mig", "mps"]}}));
+    let mut two = super::tests::ask(Want::Size(SizeGb(8)), Some(IsolationClass::Memory));
+    (two.containers[0].count, two.containers[0].distinct_gpus) = (2, true);
+    let denied = choose(&policy, &Supply::default(), &two).unwrap_err().to_string();
+    assert!(denied.contains("; ask for one GPU, or by kerf.dev/gpu-memory"), "{denied}");
+}
+
+#[test]
 fn kerfs_count_counts_slices_and_several_instances_cause_a_warning() {
     let notes = json!({"kerf.dev/gpu-memory": "9Gi", "kerf.dev/gpu-count": "2"});
     let choice = answer(&["mig"], &[&["H100-80GB"]], &json!({"annotations": notes}), &json!({})).unwrap();

@@ -1,8 +1,9 @@
 use super::super::tests::{ask, policy_with};
 use super::super::{choose, on_one_sort_of_node};
 use super::*;
-use crate::contract::RequestDocument;
+use crate::kind::IsolationClass;
 use crate::policy::{Policy, Supply};
+use crate::resource::ResourceName;
 use crate::testing::{node_status, with_neutral_names};
 use proptest::prelude::*;
 use serde_json::json;
@@ -83,6 +84,7 @@ fn a_slice_is_matched_to_one_at_least_as_large() {
         (vec![(plain(5), 2)], vec![(plain(5), 1), (plain(4), 1)], false),
         (vec![(plain(5), 1), (plain(4), 2)], vec![(plain(6), 3)], true),
         (vec![(plain(5), 4)], vec![(plain(6), 3)], false),
+        (vec![(plain(6), 1), (plain(4), 1)], vec![(plain(5), 2)], false),
         (vec![(level(4, Some(4096), 0), 1)], vec![(plain(5), 1)], false),
         (vec![(plain(4), 1)], vec![(level(4, Some(4096), 0), 1)], true),
         (vec![(level(4, None, 50), 1)], vec![(plain(5), 1)], false),
@@ -93,7 +95,7 @@ fn a_slice_is_matched_to_one_at_least_as_large() {
 
 #[test]
 fn slices_of_an_init_container_serve_containers_of_other_sizes() {
-    let cases: [(Asks, Vec<u32>, u64); 10] = [
+    let cases: [(Asks, Vec<u32>, u64); 11] = [
         (&[(Init, 1, 5), (App, 1, 4)], vec![5, 5], 5),
         (&[(Init, 1, 4), (App, 1, 5)], vec![5, 5], 5),
         (&[(Init, 1, 5), (Init, 1, 3), (App, 1, 4)], vec![5, 5, 5], 5),
@@ -105,6 +107,12 @@ fn slices_of_an_init_container_serve_containers_of_other_sizes() {
         (&[(Sidecar, 1, 4), (Init, 1, 5), (App, 1, 2)], vec![4, 5, 5], 9),
         (&[(Init, 3, 2), (App, 1, 3)], vec![2, 3], 9),
         (&[(Init, 2, 3), (App, 2, 2)], vec![3, 3], 6),
+        // The first init container needs no 5 GB, because the app container with 3 GB gets its slice.
+        (
+            &[(Init, 1, 3), (Init, 1, 5), (Init, 1, 7), (App, 1, 5), (App, 1, 3), (App, 1, 6)],
+            vec![3, 5, 7, 5, 3, 7],
+            15,
+        ),
     ];
     for (asks, expected, held) in cases {
         assert_eq!(sizes(asks), (expected, held), "{asks:?}");
@@ -123,6 +131,40 @@ fn sizes_that_share_no_slice_stay_as_they_were_asked() {
     for asks in cases {
         let asked: Vec<u32> = asks.iter().map(|(_, _, gb)| *gb).collect();
         assert_eq!(sizes(asks).0, asked, "{asks:?}");
+    }
+}
+
+#[test]
+fn a_raised_size_has_the_memory_that_either_container_asks_for() {
+    let mut asked = pod(&[(Init, 1, 5), (App, 1, 4)]);
+    asked.containers[0].memory = Some(MemoryMib(5120));
+    let (levelled, _) = levelled(&asked).unwrap();
+    assert!(levelled.containers.iter().all(|container| container.memory == Some(MemoryMib(5120))));
+}
+
+#[test]
+fn a_pod_of_more_containers_than_the_limit_is_not_levelled() {
+    let with_apps = |apps| pod(&[&[(Init, 1, 5)][..], &vec![(App, 1, 4); apps]].concat());
+    assert!(levelled(&with_apps(CONTAINERS_LIMIT - 1)).is_some());
+    assert!(levelled(&with_apps(CONTAINERS_LIMIT)).is_none());
+}
+
+#[test]
+fn a_pod_holds_less_if_neither_an_asked_nor_a_given_size_grows() {
+    let shares = |shares: &[(u32, u32)]| {
+        let share = |(given, asked): &(u32, u32)| {
+            ContainerRequest::for_slice(ResourceName::Mps(SizeGb(*given)), SizeGb(*asked))
+        };
+        RequestDocument::for_containers(IsolationClass::None, shares.iter().map(share).collect())
+    };
+    let before = shares(&[(5, 5), (4, 4)]);
+    for (after, expected, case) in [
+        (vec![(5, 5)], true, "one slice fewer"),
+        (vec![(5, 5), (4, 4)], false, "the same slices"),
+        (vec![(8, 5)], false, "a larger slice is given"),
+        (vec![(5, 8)], false, "a larger slice is asked for"),
+    ] {
+        assert_eq!(is_less(&shares(&after), &before), expected, "{case}");
     }
 }
 
@@ -146,6 +188,7 @@ fn a_raised_size_causes_a_warning_and_compute_is_not_raised() {
     );
     asked.containers[1].compute = ComputePercent::new(50);
     assert_eq!(reported(&asked), [""; 0]);
+    assert!(levelled(&asked).is_none());
     asked.containers[0].compute = ComputePercent::new(50);
     assert_eq!(reported(&asked).len(), 1);
 }
@@ -176,7 +219,7 @@ proptest! {
     fn levelling_never_raises_what_a_pod_holds_nor_lowers_a_size(
         asks in any_asks(),
         cluster in any_cluster(),
-        isolation in prop::option::of(prop::sample::select(crate::kind::IsolationClass::ALL.to_vec())),
+        isolation in prop::option::of(prop::sample::select(IsolationClass::ALL.to_vec())),
         max in prop::option::of(4_u32..40),
     ) {
         let supply = Supply::from_statuses(&cluster.iter().map(|models| node_status(models)).collect::<Vec<_>>());

@@ -50,6 +50,8 @@ fn a_request_for_a_gpu_gets_an_equal_mps_share_if_no_whole_gpu_exists() {
     assert_eq!(by(&both, Want::Whole, None), "nvidia.com/gpu | hardware", "the strongest that some node has");
     assert_eq!(by(&both, Want::Whole, Some(IsolationClass::Memory)), "nvidia.com/gpu | memory");
     assert_eq!(by(&both, Want::MpsReplica, None), share);
+    let by_model = json!({"models": ["H100-80GB", "L40S-48GB"], "kindsByModel": {"H100-80GB": ["mig"], "L40S-48GB": ["mps"]}});
+    assert_eq!(given(&by_model, &four, &ask(Want::Whole, None)), share, "no model may be given whole");
 }
 
 #[test]
@@ -77,6 +79,19 @@ fn an_equal_mps_share_never_serves_a_larger_request() {
     let half = compute(50, Want::MpsReplica);
     assert!(half.contains("no GPU"), "{half}");
     let small = json!({"sizes": {"maxGb": 10}});
+    let equal = json!({"sizes": {"maxGb": 11}});
+    let given_equal = given(&equal, &four, &ask(Want::Whole, Some(IsolationClass::Memory)));
+    assert_eq!(given_equal, "nvidia.com/gpu.mps | memory", "the largest size is that of a share");
+    let mut one_and_two = ask(Want::Whole, None);
+    let two = ContainerAsk {
+        name: "two".into(),
+        count: 2,
+        distinct_gpus: true,
+        ..one_and_two.containers[0].clone()
+    };
+    one_and_two.containers.push(two);
+    let both = given(&json!({}), &four, &one_and_two);
+    assert!(both.starts_with("nvidia.com/gpu | nvidia.com/gpu | hardware"), "{both}");
     let capped = given(&small, &four, &ask(Want::Whole, Some(IsolationClass::Memory)));
     assert!(!capped.contains("gpu.mps"), "a share has 11 GB: {capped}");
     let refused = given(&small, &four, &ask(Want::MpsReplica, None));

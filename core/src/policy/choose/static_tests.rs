@@ -3,6 +3,7 @@ use super::*;
 use crate::contract::GpuNodeSpec;
 use crate::policy::SupplyIndex;
 use crate::request::GpuSelection;
+use crate::resource::PluginName;
 use crate::static_node::{StaticNode, StaticOffer};
 use crate::testing::{node_status, static_node, with_neutral_names};
 use crate::units::ComputePercent;
@@ -223,6 +224,30 @@ fn a_request_by_the_plugins_name_gets_what_nodes_offer_under_it() {
         &ask(Want::Replica, None),
     ));
     assert_eq!(shared, "nvidia.com/gpu.shared");
+}
+
+#[test]
+fn several_replicas_are_refused_by_the_name_of_the_first_kind() {
+    let mut several = ask(Want::Whole, Some(IsolationClass::None));
+    several.containers[0].count = 2;
+    let denied = choose(&policy_with(&json!({})), &beside(&[], &["mps-4", "time-sliced-4"]), &several);
+    let turn = ResourceName::Plugin(PluginName::Gpu, Kind::TimeSlicing);
+    assert!(matches!(denied, Err(Denied::Replicas { resource, .. }) if resource == turn), "{denied:?}");
+}
+
+#[test]
+fn a_pod_with_one_name_of_the_plugin_is_for_static_nodes() {
+    let mut node = node_of("mig-mixed");
+    node.offers.extend(node_of("unlabelled").offers);
+    let mut index = SupplyIndex::default();
+    index.show_static("s".into(), Some(node));
+    let mut asking = ask(Want::Profile("1g.10gb".parse().unwrap()), Some(IsolationClass::None));
+    let gpus = ContainerAsk { want: Want::Whole, count: 2, ..asking.containers[0].clone() };
+    asking.containers.push(ContainerAsk { name: "second".into(), ..gpus });
+    let choice = choose(&policy_with(&json!({})), &index.supply(), &asking).unwrap();
+    assert!(choice.document.static_nodes, "{:?}", choice.document);
+    let names = "nvidia.com/mig-1g.10gb | nvidia.com/gpu=time-slicing";
+    assert!(reported(Ok(choice)).starts_with(names));
 }
 
 #[test]

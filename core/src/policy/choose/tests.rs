@@ -139,6 +139,8 @@ fn accepted_requests_have_warnings() {
         ]
         .join("\n")
     );
+    let exact = chosen(&["H200-141GB"], 16, None);
+    assert_eq!(exact, "nvidia.com/mig-1g.18gb", "it has 16 GiB, which is what was asked for");
 }
 
 #[test]
@@ -193,6 +195,9 @@ fn a_share_of_compute_gets_slices_that_guarantee_it() {
     assert_eq!(resource_of(&of(14, IsolationClass::Hardware).unwrap()), "nvidia.com/mig-1g.10gb");
     assert_eq!(resource_of(&of(25, IsolationClass::Hardware).unwrap()), "nvidia.com/mig-2g.20gb");
     assert_eq!(resource_of(&of(50, IsolationClass::Hardware).unwrap()), "nvidia.com/mig-4g.40gb");
+    let h100 = policy_with(&json!({"isolation": {"memory": ["mig"]}, "models": ["H100-80GB"]}));
+    let none = choose(&h100, &supply(&[]), &needing(10, None, Some(50), IsolationClass::Memory)).unwrap();
+    assert_eq!(resource_of(&none), "nvidia.com/mig-4g.40gb", "as the catalog's H100 has it");
     let t4 =
         choose(&policy(), &supply(&["T4-16GB"]), &needing(10, None, Some(50), IsolationClass::None)).unwrap();
     assert_eq!(resource_of(&t4), "nvidia.com/gpu-10gb", "a time slice has no compute for itself");
@@ -240,6 +245,25 @@ fn a_name_implies_the_class_if_the_pod_names_none() {
     assert_eq!(of(&policy(), Want::Replica, None), (shared, IsolationClass::None));
     let denied = choose(&policy(), &supply(&["T4-16GB"]), &ask(Want::Replica, Some(IsolationClass::Memory)));
     assert!(matches!(denied, Err(Denied::Kind { .. })));
+    let unfenced = policy_with(
+        &json!({"isolation": {"hardware": ["mig"], "none": ["mps"]}, "defaultIsolation": "none"}),
+    );
+    let share = "nvidia.com/gpu.mps".to_owned();
+    assert_eq!(of(&unfenced, Want::MpsReplica, None), (share, IsolationClass::None));
+}
+
+#[test]
+fn names_imply_no_isolation_only_if_the_policy_serves_all_of_them_without() {
+    let policy = policy_with(&json!({"isolation": {"memory": ["mig"], "none": ["time-slicing"]}}));
+    let mut asking = ask(Want::Replica, None);
+    let turn = Want::MigReplica("1g.10gb".parse().unwrap());
+    asking.containers.push(ContainerAsk {
+        name: "second".into(),
+        want: turn,
+        ..asking.containers[0].clone()
+    });
+    let denied = choose(&policy, &supply(&[]), &asking);
+    assert!(matches!(denied, Err(Denied::Kind { class: IsolationClass::Memory, .. })), "{denied:?}");
 }
 
 #[test]
@@ -264,6 +288,7 @@ fn a_refusal_names_the_policys_bound_and_the_nearest_request() {
         choose(&sized, &supply(&["H100-80GB"]), &asking)
     };
     assert_eq!(of(7, 1).unwrap().document.containers[0].size_gb, SizeGb(10));
+    assert!(of(20, 3).is_ok() && of(5, 4).is_ok(), "as much as a pod may have");
     let is_stepped = |warning: &Warning| matches!(warning, Warning::Stepped(..));
     assert!(!of(10, 1).unwrap().warnings.iter().any(is_stepped), "it is a whole number of steps");
     let denied =
@@ -395,6 +420,110 @@ proptest! {
 }
 
 #[test]
+fn a_size_is_raised_to_a_step_but_not_beyond_the_largest() {
+    for (sizes, asked, given) in [
+        (json!({"maxGb": 40, "stepGb": 7}), 34, 35),
+        (json!({"maxGb": 40, "stepGb": 7}), 38, 40),
+        (json!({"maxGb": 1000, "stepGb": 7}), 278, 278),
+    ] {
+        let policy = policy_with(&json!({"sizes": sizes}));
+        let choice = choose(&policy, &supply(&[]), &ask(Want::Size(SizeGb(asked)), None)).unwrap();
+        assert_eq!(choice.document.containers[0].size_gb, SizeGb(given), "{sizes} {asked}");
+    }
+}
+
+#[test]
+fn the_largest_size_of_any_kind_is_conceivable_and_no_larger_one() {
+    for (kinds, models, most) in [
+        (json!(["mps"]), vec!["H100-80GB"], 80),
+        (json!(["whole"]), vec!["H100-80GB"], 80),
+        (json!(["mps", "mig"]), vec!["T4-16GB", "H100-80GB", "GB300-278GB"], 278),
+    ] {
+        let policy = policy_with(&json!({"isolation": {"memory": kinds}, "models": models}));
+        let of = |gb| choose(&policy, &supply(&[]), &ask(Want::Size(SizeGb(gb)), None));
+        assert!(of(most).is_ok(), "{kinds}");
+        let denied = of(most + 1);
+        assert!(
+            matches!(denied, Err(Denied::Size { most: SizeGb(gb), .. }) if gb == most),
+            "{kinds} {denied:?}"
+        );
+    }
+}
+
+/// A GPU of 15 GB may have slightly less than 15 GiB.
+#[test]
+fn a_whole_gpu_covers_the_size_and_surely_the_memory() {
+    let whole = policy_with(&json!({"isolation": {"memory": ["whole"]}}));
+    for (gb, memory, is_served) in [(14, 14 * 1024, true), (15, 15 * 1024, false), (20, 10 * 1024, false)] {
+        let asking = needing(gb, Some(memory), None, IsolationClass::Memory);
+        let choice = choose(&whole, &supply(&["T4-16GB"]), &asking).unwrap();
+        let is_warned = choice.warnings.iter().any(|warning| matches!(warning, Warning::NoSupply(..)));
+        assert_eq!(is_warned, !is_served, "{gb} GB with {memory} MiB");
+    }
+}
+
+#[test]
+fn a_name_that_no_model_of_the_pod_may_have_is_refused() {
+    let of = |want, models: &[&str]| {
+        let mut asking = ask(want, Some(IsolationClass::None));
+        asking.gpus.models = models.iter().map(|model| (*model).to_owned()).collect();
+        choose(&policy(), &supply(&[]), &asking)
+    };
+    let profile = Want::Profile("5g.50gb".parse().unwrap());
+    assert!(of(profile, &[]).is_ok() && of(profile, &["T5-32GB"]).is_ok(), "an unknown model may have it");
+    assert!(matches!(of(profile, &["H100-80GB"]), Err(Denied::NoModel { .. })));
+    for want in [Want::Whole, Want::Replica, Want::MpsReplica] {
+        assert!(of(want, &["H100-80GB"]).is_ok(), "{want:?}");
+    }
+    for kind in [Kind::Mps, Kind::TimeSlicing] {
+        assert!(of(Want::Share(kind, SizeGb(80)), &["H100-80GB"]).is_ok(), "{kind}");
+        let denied = of(Want::Share(kind, SizeGb(96)), &["H100-80GB"]);
+        assert!(matches!(denied, Err(Denied::NoModel { .. })), "{kind} {denied:?}");
+    }
+}
+
+#[test]
+fn a_forbidden_class_is_refused_with_the_allowed_ones() {
+    let policy = policy_with(&json!({"isolation": {"memory": ["mps"], "none": ["mps"]}}));
+    let hardware = ask(Want::Size(SizeGb(4)), Some(IsolationClass::Hardware));
+    let denied = choose(&policy, &supply(&[]), &hardware);
+    assert!(matches!(&denied, Err(Denied::Class { allowed, .. }) if allowed == "memory, none"), "{denied:?}");
+}
+
+#[test]
+fn the_policys_sizes_hold_for_names_with_a_size() {
+    let sized = policy_with(&json!({"sizes": {"minGb": 10, "maxGb": 20}}));
+    let of = |profile: &str| {
+        choose(&sized, &supply(&["A100-40GB"]), &ask(Want::Profile(profile.parse().unwrap()), None))
+    };
+    assert!(matches!(of("1g.5gb"), Err(Denied::TooSmall { .. })));
+    assert!(of("2g.10gb").is_ok() && of("3g.20gb").is_ok());
+    assert!(matches!(of("7g.40gb"), Err(Denied::TooLarge { .. })));
+}
+
+#[test]
+fn the_document_names_containers_that_name_a_kind_of_slice() {
+    let mut asking = ask(Want::Size(SizeGb(10)), None);
+    let exact = Want::Profile("1g.10gb".parse().unwrap());
+    asking.containers.push(ContainerAsk {
+        name: "exact".into(),
+        want: exact,
+        ..asking.containers[0].clone()
+    });
+    let document = choose(&policy(), &supply(&["H100-80GB"]), &asking).unwrap().document;
+    assert_eq!(document.chosen.unwrap().named, ["exact"]);
+}
+
+#[test]
+fn a_model_that_the_policy_forbids_causes_a_warning() {
+    let mut asking = ask(Want::Size(SizeGb(10)), None);
+    asking.gpus.models = ["H100-80GB", "T4-16GB"].map(str::to_owned).into();
+    let policy = policy_with(&json!({"models": ["H100-80GB"]}));
+    let warnings = choose(&policy, &supply(&["H100-80GB"]), &asking).unwrap().warnings;
+    assert!(warnings.contains(&Warning::ModelsBeyond("T4-16GB".to_owned(), "default".to_owned())));
+}
+
+#[test]
 fn a_profile_with_exactly_the_memory_is_conceivable() {
     let profile = "1g.10gb".parse().unwrap();
     let tables = catalog::MODELS.iter().filter_map(catalog::GpuModel::mig_table);
@@ -406,6 +535,19 @@ fn a_profile_with_exactly_the_memory_is_conceivable() {
     };
     assert_eq!(chosen(memory), "nvidia.com/mig-1g.10gb");
     assert_ne!(chosen(memory + 1), "nvidia.com/mig-1g.10gb");
+}
+
+/// A GB300 has profiles of 35 GB. Newer drivers name them by 31 GB, and the catalog has these names only.
+#[test]
+fn a_name_under_another_driver_serves_no_request_for_memory_or_compute() {
+    let policy = policy_with(&json!({"isolation": {"memory": ["mig"]}, "models": ["GB300-278GB"]}));
+    let of = |memory, compute| {
+        let asking = needing(31, memory, compute, IsolationClass::Memory);
+        resource_of(&choose(&policy, &supply(&[]), &asking).unwrap())
+    };
+    assert_eq!(of(None, None), "nvidia.com/mig-1g.31gb");
+    assert_eq!(of(Some(31 * 1024), None), "nvidia.com/mig-1g.35gb");
+    assert_eq!(of(None, Some(10)), "nvidia.com/mig-1g.35gb");
 }
 
 #[test]
@@ -421,6 +563,7 @@ fn the_largest_slice_is_that_of_the_largest_model() {
         Kind::ALL.map(|kind| of(kind, &["T4-16GB"])),
         Kind::ALL.map(|kind| (kind != Kind::Mig).then_some(15))
     );
+    assert_eq!(of(Kind::Mig, &["T4-16GB", "T5-32GB"]), Some(LARGEST_SIZE.0), "an unknown model may be any");
     let most = SHARE_SIZES.last().map(|size| size.0);
     assert_eq!((of(Kind::Mps, &[]), of(Kind::Whole, &[])), (most, Some(LARGEST_SIZE.0)));
 }

@@ -68,13 +68,14 @@ impl MatchCondition {
     pub fn parse(expression: &str) -> Option<Self> {
         let words = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
         let found = words(expression);
-        let subset = |bits: usize| {
-            let in_subset = |(index, _): &(usize, Dialect)| (bits >> index) & 1 == 1;
-            Dialect::ALL.into_iter().enumerate().filter(in_subset).map(|(_, dialect)| dialect).collect()
+        let is_in = |word: &&str| found.contains(&format!("'{word}'"));
+        let has_all = |dialect: &Dialect| {
+            let Words { resources, prefixes, annotations } = Words::for_dialect(*dialect);
+            [resources, prefixes, annotations].into_iter().flatten().all(is_in)
         };
-        // kerf writes only one expression for each set of dialects, so all of them are tried.
-        let mut all = (0..1 << Dialect::ALL.len()).map(|bits| Self::for_dialects(&subset(bits)));
-        all.find(|condition| condition.expression() == found)
+        // kerf writes only one expression for each set of dialects.
+        let condition = Self::for_dialects(&Dialect::ALL.into_iter().filter(has_all).collect());
+        (condition.expression() == found).then_some(condition)
     }
 
     /// The dialects whose pods all meet the condition.

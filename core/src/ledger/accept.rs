@@ -79,7 +79,7 @@ fn usable(
     if !is_meant(slice) {
         return Err(Rejection::Taken(format!("slice {id} is {} of {}", slice.shape, slice.gpu)));
     }
-    if slice.reservation.is_some() || !is_idle(slice, status) {
+    if !is_idle(slice, status) {
         return Err(in_use(id));
     }
     Ok(())
@@ -99,9 +99,9 @@ fn compute_instance_twice<'n>(
 ) -> Option<&'n WantedSlice> {
     place.shape.mig_part().compute()?;
     let same = || next.slices.iter().filter(|s| s.gpu == place.gpu && s.shape == place.shape);
-    let is_own = |slice: &WantedSlice| slice.reservation.as_ref().is_some_and(|r| r.uid == *owner);
+    let uid = |slice: &'n WantedSlice| slice.reservation.as_ref().map(|r| &r.uid);
     // The pod's own slice is one of them. Two of its own mean that two of its places are the same.
-    same().find(|slice| !is_own(slice)).or_else(|| same().nth(1))
+    same().find(|slice| uid(slice) != Some(owner)).or_else(|| same().nth(1))
 }
 
 /// A reserved slice on one of the proposal's GPUs that the plan does not reach. Other GPUs do not matter, because each

@@ -110,8 +110,9 @@ pub fn reserved<'s>(spec: &'s GpuNodeSpec, uid: &'s PodUid) -> impl Iterator<Ite
 pub fn release(spec: &GpuNodeSpec, uid: &PodUid) -> Option<GpuNodeSpec> {
     reserved(spec, uid).next()?;
     let mut next = spec.clone();
-    let is_pods = |s: &WantedSlice| s.reservation.as_ref().is_some_and(|r| r.uid == *uid);
-    next.slices.iter_mut().filter(|s| is_pods(s)).for_each(|s| s.reservation = None);
+    for slice in &mut next.slices {
+        slice.reservation.take_if(|r| r.uid == *uid);
+    }
     Some(next)
 }
 

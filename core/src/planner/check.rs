@@ -110,7 +110,7 @@ impl<'o> State<'o> {
         let is_alike = move |w: &&WantedSlice| {
             let Some((wanted, part)) = instance(w) else { return true };
             let mut parts = self.wanted.iter().filter_map(|w| instance(w)).filter(|(i, _)| *i == wanted);
-            parts.next().is_none_or(|(_, first)| discriminant(&first) == discriminant(&part))
+            parts.next().map(|(_, first)| discriminant(&first)) == Some(discriminant(&part))
         };
         self.wanted.iter().copied().filter(is_alike)
     }
@@ -287,7 +287,7 @@ impl<'o> State<'o> {
         let first = self.wanted.iter().find(|w| w.shape.instance() == Some(instance));
         let numbers: BTreeSet<u8> = self.replicas_of(instance).chain(part.replica()).collect();
         let is_one_more = numbers.len() == self.replicas_of(instance).count() + 1;
-        let is_by_turns = is_undivided && first.is_some_and(|w| w.shape.replica().is_some());
+        let is_by_turns = is_undivided && first.and_then(|w| w.shape.replica()).is_some();
         if is_by_turns && is_one_more && numbers.len() <= usize::from(most) {
             Ok(())
         } else {

@@ -10,28 +10,25 @@ use crate::names::SliceId;
 /// A desired GPU instance, with the slices that use it: one for all of it, or several of one sort.
 pub(super) struct Wanted<'w> {
     pub(super) instance: Instance,
+    /// The part of the instance that the first slice uses; the others are of the same sort.
+    pub(super) sort: MigPart,
     pub(super) slices: Vec<(&'w SliceId, MigPart)>,
 }
 
 impl Wanted<'_> {
-    /// The part of the instance that the first slice uses; the others are of the same sort.
-    pub(super) fn sort(&self) -> MigPart {
-        self.slices.first().map(|(_, part)| *part).unwrap_or_default()
-    }
-
     /// The obstacle if the policy allows nothing of this sort on the GPU.
     pub(super) fn forbidden(&self, gpu: &ObservedGpu) -> Option<Obstacle> {
         if !gpu.allowed.kinds.contains(&Kind::Mig) {
             return Some(Obstacle::NotAllowed(Kind::Mig));
         }
-        let is_replica = self.sort().replica().is_some();
+        let is_replica = self.sort.replica().is_some();
         (is_replica && gpu.allowed.mig_replicas.is_none()).then_some(Obstacle::NoReplicas)
     }
 
     /// Whether the observed instance is this one, and is shared in the same way or not held in another way.
     fn matches(&self, observed: &ObservedInstance) -> bool {
         observed.instance == self.instance
-            && match self.sort() {
+            && match self.sort {
                 MigPart::Whole => observed.parts.is_empty() && !observed.replicas.iter().any(|r| r.held),
                 MigPart::Compute(_) => !observed.parts.is_empty(),
                 MigPart::Replica { .. } => observed.parts.is_empty() && !observed.held,
@@ -87,7 +84,7 @@ fn by_instance<'w>(wanted: &[&'w WantedSlice], plan: &mut Plan) -> Vec<Wanted<'w
             // Two compute instances at one place are not refused here, because the compute geometry refuses the second
             // one.
             Some(known)
-                if known.sort().shares_with(part)
+                if known.sort.shares_with(part)
                     && (part.replica().is_none()
                         || !known.slices.iter().any(|(_, other)| *other == part)) =>
             {
@@ -96,7 +93,7 @@ fn by_instance<'w>(wanted: &[&'w WantedSlice], plan: &mut Plan) -> Vec<Wanted<'w
             Some(_) => {
                 plan.refused.push((id.clone(), Obstacle::Illegal(Illegal::Taken(instance.placement))));
             }
-            None => all.push(Wanted { instance, slices: vec![(id, part)] }),
+            None => all.push(Wanted { instance, sort: part, slices: vec![(id, part)] }),
         }
     }
     all
@@ -144,7 +141,8 @@ fn plan_parts(gpu: &ObservedGpu, wanted: &Wanted<'_>, observed: Option<&Observed
             Err(illegal) => plan.refused.push(((*id).clone(), Obstacle::IllegalPart(illegal))),
         }
     }
-    let new = |part: ComputeInstance| creates.iter().any(|(_, c)| c.is_some_and(|c| c.overlaps(part)));
+    let new =
+        |part: ComputeInstance| creates.iter().filter_map(|(_, new)| *new).any(|new| new.overlaps(part));
     // Whatever stays is in the geometry, so that nothing new overlaps it.
     let gone = observed.iter().flat_map(|o| &o.parts).filter(|p| new(p.part));
     let gone = gone.map(|p| Step::Destroy { gpu: uuid(), instance, part: Some(p.part) });

@@ -32,13 +32,13 @@ pub(super) fn start(
     let is_wanted = |number: u8| wanted.slices.iter().any(|(_, part)| part.replica() == Some(number));
     let stays = observed.iter().flat_map(|o| &o.replicas).filter(|r| r.held || is_wanted(r.number));
     let mut count = stays.count();
+    let most = usize::from(gpu.allowed.mig_replicas.unwrap_or_default());
     for (id, part) in &wanted.slices {
         if part.replica().is_none_or(there) {
             continue;
         }
-        let is_full = gpu.allowed.mig_replicas.is_some_and(|most| count >= usize::from(most));
         // The policy is checked here too, because the instance may be older than the policy.
-        let obstacle = wanted.forbidden(gpu).or_else(|| is_full.then_some(Obstacle::TooManyReplicas));
+        let obstacle = wanted.forbidden(gpu).or_else(|| (count >= most).then_some(Obstacle::TooManyReplicas));
         if let Some(obstacle) = obstacle {
             plan.refused.push(((*id).clone(), obstacle));
             continue;

@@ -85,6 +85,45 @@ fn an_instance_must_be_of_the_gpus_table() {
 }
 
 #[test]
+fn an_instance_is_made_as_desired() {
+    let desired = wanted(&[h100_shape("1g.10gb", 0), h100_shape("2g.20gb", 4)]);
+    let part = MigPart::Compute(ComputeInstance { start: 0, compute: 1 });
+    let of_part = Shape::from_instance(desired[1].shape.instance().unwrap(), part);
+    for (shape, id) in [
+        (h100_shape("1g.10gb", 1), "s0"),
+        (h100_shape("1g.10gb", 0), "s1"),
+        (h100_shape("1g.10gb", 0), "s9"),
+        (of_part, "s1"),
+    ] {
+        let other = WantedSlice { id: SliceId::new(id), shape, ..desired[0].clone() };
+        let text = verdict(&h100(), &desired, vec![create(&other)]);
+        assert!(text.ends_with("is not desired"), "{shape} for {id}: {text}");
+    }
+}
+
+#[test]
+fn at_most_one_instance_has_media_engines() {
+    let pro = SimulatedNode::new(&["RTX-PRO-6000-96GB"], NodePolicy::default(), Limits::default()).observed();
+    let quarter = |extras: &str, start| Shape::Mig {
+        profile: format!("1g.24gb{extras}").parse().unwrap(),
+        start,
+        size: 3,
+        part: MigPart::Whole,
+    };
+    for (first, second, expected) in [
+        ("+me", "", true),
+        ("+me", "-me", true),
+        ("+me.all", "+gfx", true),
+        ("+me", "+me", false),
+        ("+me", "+me.all", false),
+        ("+me.all", "+me", false),
+    ] {
+        let found = can_exist(&pro, &[quarter(first, 0), quarter(second, 3)], create);
+        assert_eq!(found, expected, "{first} and {second}");
+    }
+}
+
+#[test]
 fn compute_instances_are_within_their_gpu_instance_and_apart() {
     let of = h100_shape("3g.40gb", 4).instance().unwrap();
     let parts_fit = |parts: &[(u8, u8)]| {
@@ -101,6 +140,8 @@ fn compute_instances_are_within_their_gpu_instance_and_apart() {
     {
         assert!(!parts_fit(parts), "{parts:?}");
     }
+    let twice = Shape::from_instance(of, MigPart::Compute(ComputeInstance { start: 0, compute: 1 }));
+    assert!(!fit(&[h100_shape("1g.10gb", 0), twice, twice]), "whatever is beside it");
 }
 
 #[test]
@@ -237,6 +278,10 @@ fn shares_are_within_the_gpu_and_of_one_kind() {
     assert!(serves(0, Allowed::default(), &[whole]));
     assert!(!serves(0, Allowed::default(), &[whole, whole]));
     assert!(!serves(0, Allowed::default(), &[turn, mps]));
+    // Processes outside kerf's slices may use all memory of a GPU that was reserved before.
+    let all = SizeGb(4).share_memory().0;
+    assert!(serves(all, Allowed::default(), &[whole]));
+    assert!(!serves(all, Allowed::default(), &[whole, whole]));
 }
 
 #[test]
@@ -349,6 +394,10 @@ fn an_idle_instance_goes_for_another_mode_though_it_is_desired() {
     let mut observed = divided(&[], &[]);
     assert_eq!(verdict(&observed, &desired, destroy.clone()), "3g.40gb at 4:4 on GPU-0 is desired");
     observed.gpus[0].allowed.switch_to = Some(false);
+    let mut beside = [desired.clone(), wanted(&[h100_shape("1g.10gb", 0)])].concat();
+    beside[1].reservation = Some(reservation());
+    let still = verdict(&observed, &beside, destroy.clone());
+    assert_eq!(still, "3g.40gb at 4:4 on GPU-0 is desired", "no mode is switched while a slice is reserved");
     assert_eq!(verdict(&observed, &desired, [destroy, switch(false)].concat()), "");
 }
 

@@ -234,6 +234,9 @@ fn the_mode_is_switched_once_nothing_is_held_or_reserved() {
     assert_eq!(steps(&half_idle, &[]).0, Vec::<String>::new(), "one of two is held");
     let slices = vec![reserved(wanted(&[shape]).remove(0))];
     assert_eq!(steps(&switching(false), &slices).0, Vec::<String>::new());
+    let beside_idle = [slices, wanted(&[h100_shape("1g.10gb", 0)])].concat();
+    let created = ["create 1g.10gb at 0:1 on GPU-0 for s0"];
+    assert_eq!(steps(&switching(false), &beside_idle).0, created, "one of two is reserved");
     let both = ["destroy 1g.10gb at 6:1 on GPU-0", "switch MIG mode off on GPU-0"];
     assert_eq!(steps(&switching(false), &wanted(&[shape])).0, both, "no pod loses an idle slice");
     let switch =
@@ -285,6 +288,10 @@ fn an_idle_part_is_destroyed_for_a_wanted_one_and_a_held_part_stays() {
             "create 2c.3g.40gb at 4:4, compute 0 on GPU-0 for s0"
         ]
     );
+    let both = wanted(&[part(1, 0), part(2, 0)]);
+    let (steps_, refused) = steps(&shared(&[(1, 0, false)]), &both);
+    assert_eq!(steps_, Vec::<String>::new(), "a desired part that exists stays");
+    assert_eq!(refused, ["s1: it cannot exist in its GPU instance: compute slices 0 to 1 are taken"]);
     let (steps_, refused) = steps(&shared(&[(1, 0, true)]), &wanted(&[part(2, 0)]));
     assert_eq!(steps_, Vec::<String>::new());
     assert_eq!(refused, ["s0: it cannot exist in its GPU instance: compute slices 0 to 1 are taken"]);

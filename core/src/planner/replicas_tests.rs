@@ -89,6 +89,10 @@ fn no_more_replicas_start_than_policy_allows() {
     let (steps, refused) = planned(&observed, &wanted(&[replica(1), replica(3), replica(4)]));
     assert_eq!(steps, ["end share r2 on GPU-0", "start 1g.10gb at 0:1, replica 3 s1 on GPU-0"]);
     assert_eq!(refused, [format!("s2: {TOO_MANY}")]);
+    let idle = served(&[(0, false), (1, false)]);
+    let (steps, refused) = planned(&idle, &wanted(&[replica(0), replica(1), replica(2), replica(3)]));
+    assert_eq!(steps, ["start 1g.10gb at 0:1, replica 2 s2 on GPU-0"], "desired ones count too");
+    assert_eq!(refused, [format!("s3: {TOO_MANY}")]);
     let mut without = empty();
     without.gpus[0].allowed.mig_replicas = None;
     let (steps, refused) = planned(&without, &wanted(&[replica(0)]));

@@ -106,6 +106,21 @@ fn slices_that_were_ready_before_the_answer_are_marked_at_once() {
 }
 
 #[test]
+fn only_the_pods_own_slices_count() {
+    let (mut bind, mut node) = begun(GATE);
+    answer(&mut bind, &DONE, 1);
+    node.cut();
+    let mut status = node.state().status;
+    let mut others = status.slices[0].clone();
+    (others.state, others.ready_for) = (SliceState::Failed, None);
+    let idle = SliceStatus { reservation: None, ..others.clone() };
+    others.reservation.as_mut().unwrap().uid = PodUid::new("uid-b");
+    status.slices.extend([others, idle]);
+    let shown = Input::Shown(PodSlices::for_pod(&status, &uid()));
+    assert_eq!(bind.handle(&shown, at(1), at(LEASE)), [mark()]);
+}
+
+#[test]
 fn a_reservation_that_is_not_shown_yet_is_not_lost() {
     let (mut bind, mut node) = begun(GATE);
     assert_eq!(bind.handle(&Input::Shown(PodSlices::default()), at(0), at(LEASE)), []);

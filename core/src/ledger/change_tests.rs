@@ -101,6 +101,24 @@ fn a_slice_that_is_sent_twice_exists_once() {
 }
 
 #[test]
+fn a_copy_keeps_the_pod_for_which_a_slice_is_ready_if_another_has_reserved_it() {
+    let mut slice = slice_status(&wanted(&[h100_shape("1g.10gb", 0)])[0], false);
+    slice.ready_for = Some(PodUid::new("uid-a"));
+    slice.reservation = Some(SliceReservation {
+        uid: PodUid::new("uid-b"),
+        namespace: "default".to_owned(),
+        pod: "b".to_owned(),
+        container: "main".to_owned(),
+        resource: "nvidia.com/mig-1g.10gb".parse().unwrap(),
+        alone: false,
+        binding: false,
+    });
+    let mut copy = NodeState::default();
+    Change { slices: vec![slice.clone()], ..Change::default() }.apply(&mut copy);
+    assert_eq!(copy.status.slices, [slice]);
+}
+
+#[test]
 fn a_leaving_or_unnamed_slice_is_not_desired() {
     use crate::testing::SimulatedNode;
     let mut node = SimulatedNode::new(&["T4-16GB"], NodePolicy::default(), crate::ledger::Limits::default());

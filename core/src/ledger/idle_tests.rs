@@ -2,9 +2,11 @@ use super::*;
 use crate::contract::{NodePolicy, WarmSlices};
 use crate::kind::Kind;
 use crate::ledger::{OwnerInEpoch, release, reserve};
-use crate::mig::Geometry;
+use crate::mig::{ComputeInstance, Geometry};
 use crate::packing::Source;
-use crate::testing::{gpu_uuid, node_status, owner_in_epoch, request, request_sized, slice_status};
+use crate::testing::{
+    gpu_uuid, h100_shape, node_status, owner_in_epoch, request, request_sized, slice_status, wanted,
+};
 use crate::units::MemoryMib;
 use proptest::prelude::*;
 
@@ -144,6 +146,53 @@ fn idle_slices_that_policy_disallows_are_dropped() {
     assert_eq!(dropped.slices[0].reservation.as_ref().unwrap().pod, "b");
     status.slices[0].state = crate::contract::SliceState::Held;
     assert_eq!(drop_disallowed(&spec, &status), None, "by the agent's word somebody has it");
+}
+
+#[test]
+fn a_layout_holds_on_the_gpus_of_its_rule() {
+    let mut status = node_status(&["H100-80GB", "T4-16GB"]);
+    let policy: NodePolicy = serde_json::from_str(
+        r#"{"gpus": [{"select": {"indexes": [0]}, "layout": [{"resource": "nvidia.com/mig-4g.40gb", "count": 1}]},
+                     {"kinds": ["mps"]}]}"#,
+    )
+    .unwrap();
+    let empty = spec(policy);
+    let laid_out = kept(&empty, &status).unwrap();
+    assert_eq!(shapes(&laid_out), ["4g.40gb at 0:4"]);
+    assert_eq!(kept(&laid_out, &status), None);
+    let resting = BTreeSet::from([gpu_uuid(0)]);
+    assert_eq!(keep_warm(&empty, &status, &resting, &Fleet::default()), None);
+
+    let mut strange = laid_out.clone();
+    strange.slices.extend(wanted(&[h100_shape("1g.10gb", 6)]));
+    let share = Shape::mps(crate::units::SizeGb(4));
+    let of_t4 = (SliceId::new("s9"), gpu_uuid(1));
+    strange.slices.push(WantedSlice { id: of_t4.0, gpu: of_t4.1, shape: share, reservation: None });
+    let dropped = drop_disallowed(&strange, &status).unwrap();
+    assert_eq!(shapes(&dropped), ["4g.40gb at 0:4", "4gb MPS share"], "the other GPU has no layout");
+    status.gpus[0].profiles = crate::mig::MigTable::default();
+    assert_eq!(drop_disallowed(&strange, &status), None, "its profiles are unknown while MIG mode is off");
+}
+
+#[test]
+fn idle_parts_of_an_instance_that_policy_disallows_are_dropped() {
+    let mut status = node_status(&["H100-80GB"]);
+    let part = |part| Shape::from_instance(h100_shape("3g.40gb", 4).instance().unwrap(), part);
+    let compute = part(MigPart::Compute(ComputeInstance { start: 0, compute: 1 }));
+    let replica = part(MigPart::Replica { replica: 0 });
+    let with = |rule: &str| {
+        let policy = serde_json::from_str(&format!(r#"{{"gpus": [{rule}]}}"#)).unwrap();
+        GpuNodeSpec { slices: wanted(&[compute, replica]), ..spec(policy) }
+    };
+    for (rule, stays) in [
+        ("{}", vec![]),
+        (r#"{"computeInstances": true}"#, vec![compute.to_string()]),
+        (r#"{"mig": {"timeSlicing": 2}}"#, vec![replica.to_string()]),
+    ] {
+        assert_eq!(shapes(&drop_disallowed(&with(rule), &status).unwrap()), stays, "{rule}");
+    }
+    status.gpus.clear();
+    assert_eq!(drop_disallowed(&with("{}"), &status), None, "a GPU that is not reported may come back");
 }
 
 const NAMES: [&str; 9] = [

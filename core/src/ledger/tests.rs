@@ -220,6 +220,14 @@ fn an_init_container_may_hold_any_slice_of_its_pod() {
     assert_eq!(follow(&status).unwrap(), ["a/main", "a/load", "b/main"], "main got the other one");
     status.slices[0].holder = holder("a", "another init container");
     assert_eq!(follow(&status), None, "it is the pod's own");
+    status.slices[2].holder = holder("a", "another init container");
+    for (first, expected) in [
+        (holder("a", "load"), ["a/load", "b/main", "a/main"]),
+        (holder("c", "main"), ["b/main", "a/main", "a/load"]),
+    ] {
+        status.slices[0].holder = first;
+        assert_eq!(follow(&status).unwrap(), expected, "the slice that the pod holds stays its own");
+    }
     status.slices[0].holder = None;
     status.slices[2].holder = holder("a", "another init container");
     assert_eq!(
@@ -241,4 +249,23 @@ fn slice_ids_are_never_used_twice() {
             .unwrap();
     assert_eq!(ids(&other), [("s2".into(), Some("b".into()))]);
     assert_eq!(other.slices[0].shape, Shape::mps(crate::units::SizeGb(12)));
+}
+
+#[test]
+fn a_renewal_proposes_the_places_that_the_owner_has() {
+    let mut status = node_status(&["H100-80GB"]);
+    let spec = ["a", "b"].iter().fold(GpuNodeSpec::default(), |s, pod| reserve_for(&s, &status, pod));
+    let idle = release(&reserve_for(&spec, &status, "c"), &owner_in_epoch("c").uid).unwrap();
+    status.slices = idle.slices.iter().map(|slice| slice_status(slice, false)).collect();
+    let of_b = OwnerInEpoch { epoch: 2, ..owner_in_epoch("b") };
+    let owner = Owner { uid: of_b.uid.clone(), key: of_b.key };
+    let renewal = Proposal::renewal(owner.clone(), &status);
+    assert_eq!(renewal.owner, owner);
+    let [place] = &renewal.places[..] else { panic!("{:?}", renewal.places) };
+    assert_eq!(place.source, Source::Idle("s2".into()));
+    assert_eq!((&place.gpu, place.shape), (&idle.slices[1].gpu, idle.slices[1].shape));
+    assert_eq!(
+        (place.container.as_str(), place.resource.to_string()),
+        ("main", "nvidia.com/mig-1g.10gb".into())
+    );
 }

@@ -114,6 +114,11 @@ fn a_pod_is_marked_once_all_its_slices_are_ready() {
         assert_eq!(mark(&mut node, "a", 1, 1), Err(Rejection::NotReady));
         node.cut_slice(&slice);
     }
+    let (state, gone) = (node.state(), node.ledger.desired().slices[0].id.clone());
+    assert!(node.ledger.is_ready(&uid("a"), &state.status));
+    let mut half = state.status;
+    half.slices.retain(|slice| slice.id.as_ref() != Some(&gone));
+    assert!(!node.ledger.is_ready(&uid("a"), &half), "the agent does not report one of them");
     assert!(mark(&mut node, "a", 1, 1).is_ok());
 }
 
@@ -158,23 +163,25 @@ fn idle_slices_follow_the_policy_except_on_a_resting_gpu() {
     node.ledger.set_policy(serde_json::from_str(warm).unwrap());
     let mut resting = BTreeSet::new();
     let status = node.state().status;
-    assert_eq!(node.ledger.upkeep(&status, |_| None, &mut resting).lost, []);
+    let changed = Upkeep { has_changed: true, lost: vec![] };
+    assert_eq!(node.ledger.upkeep(&status, |_| None, &mut resting), changed);
     assert_eq!(node.ledger.desired().slices.len(), 2);
     assert_eq!(node.ledger.desired().slices.iter().filter(|s| s.reservation.is_some()).count(), 0);
+    let status = node.state().status;
+    assert_eq!(node.ledger.upkeep(&status, |_| None, &mut resting), Upkeep::default(), "all is there");
 
     let failed = node.ledger.desired().slices[0].id.clone();
     let status = failing(&node, &failed);
-    assert_eq!(node.ledger.upkeep(&status, |_| None, &mut resting).lost, []);
+    assert_eq!(node.ledger.upkeep(&status, |_| None, &mut resting), changed);
     assert_eq!(node.ledger.desired().slices.len(), 1);
     assert_eq!(resting, BTreeSet::from([gpu_uuid(0)]));
     let status = node.state().status;
-    node.ledger.upkeep(&status, |_| None, &mut resting);
-    assert_eq!(node.ledger.desired().slices.len(), 1, "it would fail again");
+    assert_eq!(node.ledger.upkeep(&status, |_| None, &mut resting), Upkeep::default(), "it would fail again");
 
     node.cut();
     node.ledger.set_policy(serde_json::from_str(r#"{"gpus": [{"kinds": ["whole"]}]}"#).unwrap());
     let status = node.state().status;
-    node.ledger.upkeep(&status, |_| None, &mut resting);
+    assert_eq!(node.ledger.upkeep(&status, |_| None, &mut resting), changed);
     assert_eq!(node.ledger.desired().slices, []);
 }
 
@@ -339,6 +346,43 @@ fn an_open_binding_is_looked_up_at_growing_intervals_once_it_is_over() {
 }
 
 #[test]
+fn the_earliest_of_several_moments_is_the_next() {
+    let mut node = standing("binding");
+    mark(&mut node, "a", 2, 20).unwrap();
+    assert_eq!(node.ledger.due(at(89)), Due { next: Some(at(90)), ..Due::default() });
+    assert_eq!(node.ledger.due(at(90)).look_up, [uid("a")], "the first Binding is over");
+
+    let mut node = standing("reserved");
+    reserve(&mut node, "b", 20).unwrap();
+    assert_eq!(node.ledger.due(at(20)).next, Some(at(70)), "pod a's reservation expires first");
+}
+
+#[test]
+fn a_pod_found_here_is_not_looked_up_early_for_a_repeated_mark() {
+    let mut node = standing("ready");
+    let disk = node.ledger.saved();
+    node.restart(disk, at(30));
+    node.ledger.pods(&watch(&[]), at(31));
+    assert_eq!(node.ledger.looked_up(&uid("a"), at(31), Found::Here), None);
+    mark(&mut node, "a", 2, 40).unwrap();
+    assert_eq!(node.ledger.due(at(119)).look_up, []);
+    assert_eq!(node.ledger.due(at(120)).look_up, [uid("a")]);
+}
+
+#[test]
+fn a_reservation_is_reported_with_whether_a_binding_is_open() {
+    for (state, binding) in [("reserved", false), ("ready", false), ("binding", true), ("held", false)] {
+        let node = standing(state);
+        let slice = &node.ledger.desired().slices[0];
+        assert_eq!(node.ledger.reservation(&slice.id).unwrap().binding, binding, "{state}");
+        // Leaders need no epoch of a reservation, so the report has none.
+        let mut reported = slice.clone();
+        reported.reservation.as_mut().unwrap().epoch = 0;
+        assert_eq!(node.state().desired().slices, [reported]);
+    }
+}
+
+#[test]
 fn a_look_up_ends_bindings_that_were_over_when_it_was_asked() {
     for (found, asked, expected) in [
         (Found::Unbound, 89, "2 open"),
@@ -416,6 +460,7 @@ fn the_nodes_own_watch_releases_pods_that_it_has_shown() {
     let mut node = standing("binding");
     assert_eq!(node.ledger.pods(&watch(&[]), at(11)), [], "it may be behind");
     assert_eq!(stands(&node), "binding");
+    assert_eq!(node.ledger.due(at(11)).look_up, [], "only a restored reservation is looked up early");
     node.ledger.pods(&watch(&[("a", BoundPod::Alive)]), at(12));
     assert_eq!(node.ledger.due(at(10_000)), Due::default(), "a bound pod needs no renewal");
     // A new list of pods does not contain it.
@@ -538,8 +583,16 @@ fn an_idle_slice_that_was_never_made_is_dropped_for_a_new_one() {
     let release = OrderKind::Release { uid: uid("a"), why: String::new() };
     node.follow(&order(EPOCH, release), at(10)).unwrap();
     node.follow(&order(EPOCH, OrderKind::Reserve(stale)), at(10)).unwrap();
-    let ids: Vec<_> = node.ledger.desired().slices.iter().map(|s| s.id.as_str()).collect();
-    assert_eq!(ids, ["s2"], "s1 is at the same place");
+    let ids = |node: &SimulatedNode| {
+        node.ledger.desired().slices.iter().map(|s| s.id.to_string()).collect::<Vec<_>>()
+    };
+    assert_eq!(ids(&node), ["s2"], "s1 is at the same place");
+    let release = OrderKind::Release { uid: uid("b"), why: String::new() };
+    node.follow(&order(EPOCH, release), at(10)).unwrap();
+    let mut elsewhere = proposal(&node, "c", "nvidia.com/mig-1g.10gb", 1);
+    (elsewhere.places[0].shape, elsewhere.places[0].source) = (h100_shape("1g.10gb", 0), Source::Cut(vec![]));
+    node.follow(&order(EPOCH, OrderKind::Reserve(elsewhere)), at(10)).unwrap();
+    assert_eq!(ids(&node), ["s3", "s2"], "s2 can still be made");
 }
 
 #[test]
@@ -553,7 +606,13 @@ fn an_instance_that_a_gone_pod_still_holds_goes_to_no_other_pod() {
     let release = OrderKind::Release { uid: uid("a"), why: String::new() };
     node.follow(&order(EPOCH, release), at(10)).unwrap();
     let answer = node.follow(&stale, at(10));
-    assert_eq!(answer, Err(Rejection::Taken("slice s1 is in use".to_owned())));
+    let in_use = Err(Rejection::Taken("slice s1 is in use".to_owned()));
+    assert_eq!(answer, in_use);
+    let OrderKind::Reserve(mut reuse) = stale.kind.clone() else { unreachable!() };
+    for source in [Source::Idle("s1".into()), Source::Cut(vec!["s1".into()])] {
+        reuse.places[0].source = source;
+        assert_eq!(node.follow(&order(EPOCH, OrderKind::Reserve(reuse.clone())), at(10)), in_use);
+    }
     node.free("a");
     assert!(node.follow(&stale, at(11)).is_ok(), "once its containers have ended");
 }
@@ -607,6 +666,10 @@ fn a_compute_instance_that_exists_goes_to_one_pod() {
     let mut node = SimulatedNode::new(&["H100-80GB"], policy, Limits::default());
     let of_a = proposal(&node, "a", "nvidia.com/mig-1c.3g.40gb", 1);
     let stale = |pod: &str| Proposal { owner: owner(pod), ..of_a.clone() };
+    let twice = [of_a.places.clone(), of_a.places.clone()].concat();
+    let twice = OrderKind::Reserve(Proposal { places: twice, ..of_a.clone() });
+    let text = "its compute instance is that of slice s2".to_owned();
+    assert_eq!(node.follow(&order(EPOCH, twice), at(1)), Err(Rejection::Taken(text)));
     node.follow(&order(EPOCH, OrderKind::Reserve(of_a.clone())), at(1)).unwrap();
     node.cut();
     for idle in [false, true] {
@@ -634,15 +697,17 @@ fn a_pod_is_adopted_once_and_with_all_its_slices_or_not_at_all() {
     assert_eq!(adopt("a", &slices[1..]), (1, 1), "its reservation is here already");
     assert_eq!(adopt("b", &slices), (1, 1), "another pod has one of the slices");
     assert_eq!(adopt("b", &slices[1..]), (2, 2));
+    assert_eq!(node.ledger.due(at(10_000)), Due::default(), "they are bound, so nothing expires");
 }
 
 #[test]
 fn a_new_slice_has_no_id_of_an_adopted_one() {
     let mut node = node();
-    for (pod, id, highest) in [("a", "s7", 7), ("b", "s3", 7), ("c", "s9", 9)] {
-        let start = u8::try_from(node.ledger.desired().slices.len()).unwrap();
-        let slice = WantedSlice { id: SliceId::new(id), ..wanted(&[h100_shape("1g.10gb", start)]).remove(0) };
-        node.ledger.adopt(&owner(pod), &[slice], at(0));
-        assert_eq!(node.ledger.desired().next_slice, highest, "{id}");
+    let slice =
+        |id: &&str| WantedSlice { id: SliceId::new(*id), ..wanted(&[h100_shape("1g.10gb", 0)]).remove(0) };
+    for (pod, ids, highest) in [("a", &["s7"][..], 7), ("b", &["s3"], 7), ("c", &["s4", "s9", "s8"], 9)] {
+        let slices: Vec<_> = ids.iter().map(slice).collect();
+        node.ledger.adopt(&owner(pod), &slices, at(0));
+        assert_eq!(node.ledger.desired().next_slice, highest, "{ids:?}");
     }
 }

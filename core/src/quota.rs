@@ -182,6 +182,9 @@ mod tests {
         assert_eq!(Charge::least(&neutral), Charge { memory_gb: 28, slices: 2 }, "whatever serves it");
         assert!(!depends_on_place(&neutral));
         assert!(depends_on_place(&whole) && !depends_on_place(&request("nvidia.com/gpu-8gb", 1)));
+        let mut both = neutral;
+        both.containers.extend(whole.containers);
+        assert!(depends_on_place(&both), "one of two names has no size");
     }
 
     #[test]
@@ -193,7 +196,10 @@ mod tests {
             ((Some(19), None), false),
             ((None, Some(1)), false),
         ] {
-            assert_eq!(Cap { memory_gb: cap.0, slices: cap.1 }.admits(charge), admits, "{cap:?}");
+            let (memory_gb, slices) = cap;
+            let cap = Cap { memory_gb, slices };
+            assert_eq!(cap.admits(charge), admits, "{cap:?}");
+            assert_eq!(cap.is_unlimited(), (memory_gb, slices) == (None, None), "{cap:?}");
         }
     }
 

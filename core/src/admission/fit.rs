@@ -114,3 +114,7 @@ fn node(pod: &Value, rule: NodeNameRule) -> Result<Option<String>, Unfit> {
         (Some(node), NodeNameRule::Affinity) => Ok(Some(node.to_owned())),
     }
 }
+
+#[cfg(test)]
+#[path = "fit_tests.rs"]
+mod tests;

@@ -164,6 +164,7 @@ fn only_app(document: &RequestDocument) -> Option<&str> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::policy::{Policies, Supply};
     use crate::testing::request;
 
     fn pod(limits: Value, document: &Value) -> Value {
@@ -262,6 +263,53 @@ mod tests {
         let named = json!({"kerf.dev/gpu-memory.main": "10Gi", "note": "stays"});
         assert_eq!(annotations(&["injected", "main"]), Some(named));
         assert_eq!(annotations(&["renamed"]), None);
+    }
+
+    #[test]
+    fn limits_are_restored_where_kerfs_name_is_only_in_the_requests() {
+        for (asked, resources) in [
+            (json!({"main": {"gpu-10gb": "1"}}), json!({"requests": {}, "limits": {"gpu-10gb": "1"}})),
+            (json!({}), json!({"requests": {}})),
+        ] {
+            let mut pod = pod(json!({"nvidia.com/mig-1g.10gb": "1"}), &document(asked));
+            members(&mut pod["spec"]["containers"][0], "resources").unwrap().remove("limits");
+            assert_eq!(restored(&pod).pod["spec"]["containers"][0]["resources"], resources);
+        }
+    }
+
+    /// A pod with an annotation for 10 GiB that was admitted with the container `main` only, decided on again with
+    /// these annotations and with another container before `main`.
+    fn again(annotations: Value, beside: &Value) -> Result<(bool, Vec<String>), String> {
+        let policy = json!({
+            "apiVersion": "kerf.dev/v1alpha1", "kind": "GpuPolicy", "metadata": {"name": "p"},
+            "spec": {"defaultIsolation": "memory", "isolation": {"memory": ["mig"]}},
+        });
+        let policy: crate::policy::PolicyDocument = serde_json::from_value(policy).unwrap();
+        let policies = Policies { pods: vec![policy.try_into().unwrap()], nodes: Vec::new() };
+        let decide = |pod: &Value| {
+            let decision = crate::admission::decide(pod, "web", &policies, &Supply::default());
+            decision.map(Option::unwrap).map_err(|refusal| refusal.to_string())
+        };
+        let mut pod = json!({
+            "metadata": {"annotations": {keys::GPU_MEMORY: "10Gi"}}, "spec": {"containers": [{"name": "main"}]},
+        });
+        let first = decide(&pod).unwrap().document;
+        let given = first.containers[0].resource.to_string();
+        pod["metadata"]["annotations"] = annotations;
+        pod["metadata"]["annotations"][keys::REQUEST] = json!(first.to_json());
+        pod["spec"]["containers"] = json!([beside, {"name": "main", "resources": {"limits": {given: "1"}}}]);
+        decide(&pod).map(|admitted| (admitted.again, admitted.warnings))
+    }
+
+    #[test]
+    fn a_container_that_was_injected_after_admission_changes_nothing_unless_it_asks_too() {
+        let (notes, proxy) = (json!({keys::GPU_MEMORY: "10Gi"}), json!({"name": "proxy"}));
+        assert_eq!(again(notes.clone(), &proxy), Ok((true, vec![])));
+        let asking = json!({"name": "proxy", "resources": {"limits": {"gpu-20gb": "1"}}});
+        let refusal = again(notes, &asking).unwrap_err();
+        assert!(refusal.contains("the pod has several containers"), "{refusal}");
+        let (is_again, warnings) = again(json!({keys::GPU_MEMORY: "20Gi"}), &proxy).unwrap();
+        assert!(!is_again && warnings[0].contains("annotations[kerf.dev/request]"), "{warnings:?}");
     }
 
     #[test]

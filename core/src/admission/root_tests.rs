@@ -47,11 +47,15 @@ fn a_pod_without_root_in_any_container_needs_no_user_namespace() {
             true,
         ),
         (json!({"securityContext": {"runAsUser": 7}}), json!({"allowPrivilegeEscalation": false}), true),
+        (none(), json!({"runAsUser": 1, "allowPrivilegeEscalation": false}), true),
+        (none(), with("privileged", json!(false)), true),
         (none(), with("capabilities", json!({"drop": ["ALL"]})), true),
         (none(), with("capabilities", json!({"add": []})), true),
         (json!({"initContainers": [{"name": "i", "securityContext": restricted()}]}), restricted(), true),
         (none(), none(), false),
         (none(), json!({"runAsNonRoot": true}), false),
+        (none(), json!({"allowPrivilegeEscalation": false}), false),
+        (none(), with("runAsUser", json!("root")), false),
         (none(), with("runAsUser", json!(0)), false),
         (none(), with("runAsNonRoot", json!(false)), false),
         (none(), with("capabilities", json!({"add": ["SETUID"]})), false),
@@ -190,6 +194,8 @@ fn the_rule_decides_on_a_pod_that_would_get_an_mps_share() {
     let host = || pod(json!({"hostNetwork": true}), json!({}));
     let safe = || pod(json!({"hostNetwork": true}), restricted());
     let apart = || pod(json!({"hostUsers": false}), json!({}));
+    let mig = json!({"name": "side", "resources": {"limits": {"nvidia.com/mig-1g.10gb": "1"}}});
+    let beside_mig = || pod(json!({"containers": [mig]}), json!({}));
     let (able, unable) = (supply(true, true), supply(false, true));
     for (rule, supply, pod, expected) in [
         ("isolate", &able, plain(), (Kind::Mps, true, Harmless, 0)),
@@ -203,6 +209,7 @@ fn the_rule_decides_on_a_pod_that_would_get_an_mps_share() {
         ("allow", &able, plain(), (Kind::Mps, false, Allowed, 1)),
         ("allow", &unable, host(), (Kind::Mps, false, Allowed, 1)),
         ("allow", &able, safe(), (Kind::Mps, false, Harmless, 0)),
+        ("allow", &able, beside_mig(), (Kind::Mps, false, Allowed, 1)),
     ] {
         assert_eq!(outcome(rule, supply, &pod), Ok(expected), "{rule} {pod}");
     }
@@ -214,6 +221,7 @@ fn the_rule_decides_on_a_pod_that_would_get_an_mps_share() {
             "spec.hostUsers is not false; set spec.hostUsers: false, or set runAsNonRoot",
         ),
         ("refuse", &able, host(), "remove spec.hostNetwork"),
+        ("refuse", &able, beside_mig(), "spec.hostUsers is not false"),
     ] {
         let refusal = outcome(rule, supply, &pod).unwrap_err();
         assert!(refusal.contains(part), "{refusal}");
@@ -250,6 +258,7 @@ fn a_second_decision_equals_the_first() {
     for spec in [json!({}), json!({"hostNetwork": true})] {
         let mut pod = pod(spec, json!({}));
         let first = decide(&pod, "default", &policies, &supply).unwrap().unwrap();
+        assert!(!first.again, "{pod}");
         let resource = first.document.containers[0].resource.to_string();
         pod["metadata"]["annotations"] = json!({"kerf.dev/request": first.document.to_json()});
         pod["metadata"]["labels"] = json!({"kerf.dev/sliced": "true"});

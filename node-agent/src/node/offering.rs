@@ -87,7 +87,7 @@ impl<'a> Offering<'a> {
     /// Whether another pod holds the device than the one that has reserved its slice.
     fn is_anothers(self, wanted: &WantedSlice, device: &DeviceId) -> bool {
         let holder = self.account.holder(device).map(|held| held.holder.key());
-        wanted.reservation.as_ref().is_some_and(|r| holder.is_some_and(|holder| holder != r.key()))
+        holder.zip(wanted.reservation.as_ref()).is_some_and(|(holder, r)| holder != r.key())
     }
 
     /// Whether the kubelet keeps the device for the container that has it.

@@ -84,6 +84,38 @@ fn an_allocation_keeps_other_slices_waiting_until_its_pod_is_admitted() {
 }
 
 #[test]
+fn a_pod_that_may_be_bound_lacks_a_name_until_it_has_its_device() {
+    let mut scene = Scene::new(&["H100-80GB"]);
+    let lacking = |scene: &Scene, may_be_bound| {
+        let names = scene.node.facts.offering().lacking(|_| may_be_bound);
+        names.iter().map(ToString::to_string).collect::<Vec<_>>()
+    };
+    scene.want(vec![wanted("s1", small(0), Some(("a", ONE))), wanted("s2", large(4), None)]);
+    scene.decide();
+    assert_eq!(lacking(&scene, true), [ONE], "the slice does not exist yet");
+    let device = slice(&scene.settle(), "s1").device.clone().unwrap();
+    assert_eq!(lacking(&scene, true), [ONE], "the pod has not got it yet");
+    assert_eq!(lacking(&scene, false), [""; 0]);
+    scene.allocate("a", ONE, device.as_str());
+    scene.settle();
+    assert_eq!(lacking(&scene, true), [""; 0]);
+}
+
+#[test]
+fn a_held_slice_is_settled_without_a_reservation_too() {
+    for left in [vec![], vec![wanted("s1", small(0), None)]] {
+        let mut scene = Scene::new(&["H100-80GB"]);
+        scene.want(vec![wanted("s1", small(0), Some(("a", ONE)))]);
+        let device = slice(&scene.settle(), "s1").device.clone().unwrap();
+        scene.allocate("a", ONE, device.as_str());
+        scene.want(left);
+        scene.settle();
+        let existing = scene.node.facts.offering().existing();
+        assert!(existing.iter().any(|slice| slice.device == device && slice.settled), "{existing:?}");
+    }
+}
+
+#[test]
 fn only_a_holder_without_a_reservation_is_a_mismatch() {
     let holds_anothers = |pod: &str| {
         let mut scene = Scene::new(&["H100-80GB"]);

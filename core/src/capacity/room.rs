@@ -24,7 +24,7 @@ pub(crate) fn are_within(
 pub(crate) struct Room {
     total: MemoryMib,
     pub(crate) memory: MemoryMib,
-    /// The compute left for MPS shares, in hundredths of the GPU's MiB.
+    /// The compute left for MPS shares, in hundredths of the GPU's MiB. Other kinds have no such limit.
     compute: u64,
     shares: usize,
 }
@@ -40,7 +40,7 @@ impl Room {
         let most = |shares: Option<u32>| shares.map_or(usize::MAX, |most| most as usize);
         let (memory, replicas) = (total.saturating_sub(beside), most(rule.replicas(kind)));
         if kind != Kind::Mps {
-            return Self { total, memory, compute: 0, shares: replicas };
+            return Self { total, memory, compute: u64::MAX, shares: replicas };
         }
         let memory = rule.mps.memory_percent.limit_for(memory);
         let compute = total.0.saturating_mul(rule.mps.memory_percent.percent());

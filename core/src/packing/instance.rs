@@ -1,7 +1,7 @@
 //! The best place on one GPU for a GPU instance, for a compute instance, or for a replica of a GPU instance.
 
+use super::exacting::suffices;
 use super::fit::{Candidate, Source};
-use super::mig::has_compute;
 use super::{Cost, Fleet};
 use crate::contract::{ContainerRequest, MigPart, Shape};
 use crate::inventory::GpuInventory;
@@ -35,15 +35,13 @@ pub(super) fn part(
     request: &ContainerRequest,
     fleet: &Fleet,
 ) -> Option<Candidate> {
-    let suffices = has_memory(gpu, profile.gpu_profile(), request)
-        && request.compute.is_none_or(|least| has_compute(&gpu.table, profile.compute(), least));
-    if !gpu.rule.compute_instances || !suffices {
+    if !gpu.rule.compute_instances {
         return None;
     }
     let first =
         MigPart::Compute(ComputeInstance { start: *profile.starts().first()?, compute: profile.compute() });
-    let beside = |instance| Some((0, beside(gpu, instance, profile)?));
-    shared_out(gpu, (ResourceName::Compute(profile), profile.gpu_profile()), first, beside, fleet)
+    let beside = |instance| Some(((), beside(gpu, instance, profile)?));
+    shared_out(gpu, (ResourceName::Compute(profile), profile.gpu_profile()), first, request, beside, fleet)
 }
 
 /// The cheapest place for a replica: on the GPU instance with the most pods that has a replica left, otherwise on a new
@@ -56,18 +54,9 @@ pub(super) fn replica(
     fleet: &Fleet,
 ) -> Option<Candidate> {
     let most = gpu.rule.mig.time_slicing?.get();
-    if request.compute.is_some() || !has_memory(gpu, profile, request) {
-        return None;
-    }
     let beside = |instance| turn(gpu, instance, most);
     let first = MigPart::Replica { replica: 0 };
-    shared_out(gpu, (ResourceName::MigReplica(profile), profile), first, beside, fleet)
-}
-
-/// Whether a GPU instance of this profile has the memory that the request asks for.
-fn has_memory(gpu: &GpuInventory, profile: Profile, request: &ContainerRequest) -> bool {
-    let has = |least| gpu.table.entry(profile).is_some_and(|entry| entry.memory >= least);
-    request.memory.is_none_or(has)
+    shared_out(gpu, (ResourceName::MigReplica(profile), profile), first, request, beside, fleet)
 }
 
 /// A place on a shared GPU instance, with the idle slices that must go for it.
@@ -79,9 +68,15 @@ fn shared_out<K: Ord>(
     gpu: &GpuInventory,
     (name, profile): (ResourceName, Profile),
     first: MigPart,
+    request: &ContainerRequest,
     beside: impl Fn(Instance) -> Option<(K, Beside)>,
     fleet: &Fleet,
 ) -> Option<Candidate> {
+    // Memory and compute of a slice are the same at each place.
+    let placement = gpu.table.entry(profile)?.placements().next()?;
+    if !suffices(gpu, Shape::from_instance(Instance { profile, placement }, first), request) {
+        return None;
+    }
     let shared = gpu.taken().filter(|shape| shape.mig_part().shares_with(first));
     let shared = shared.filter_map(Shape::instance).filter(|instance| instance.profile == profile);
     if let Some((_, (shape, gone))) = shared.filter_map(beside).min() {

@@ -5,14 +5,13 @@ use super::exacting::suffices;
 use super::fit::{Candidate, Source};
 use super::mig::serving;
 use super::plan::own_name;
-use super::share::is_worth_whole;
+use super::share::{is_worth_whole, mib};
 use crate::capacity::are_within;
 use crate::contract::{ContainerRequest, MigPart, Shape};
 use crate::inventory::GpuInventory;
 use crate::mig::{Geometry, Instance};
 use crate::names::SliceId;
 use crate::resource::ResourceName;
-use crate::units::MemoryMib;
 use std::collections::BTreeSet;
 
 /// A slice of a fixed layout cannot become another slice, so it costs less than any place that kerf could cut
@@ -141,10 +140,7 @@ fn serves(gpu: &GpuInventory, shape: Shape, request: &ContainerRequest) -> bool 
 fn cost(gpu: &GpuInventory, shape: Shape) -> Cost {
     match shape {
         Shape::Mig { profile, .. } => Cost(FIXED + COMPUTE_SLICE * i64::from(profile.compute())),
-        Shape::TimeSlicing { .. } => {
-            let used: MemoryMib = gpu.taken().map(|taken| taken.size().share_memory()).sum();
-            Cost(i64::try_from(used.0).unwrap_or(i64::MAX / 2))
-        }
+        Shape::TimeSlicing { .. } => mib(gpu.taken().map(|taken| taken.size().share_memory()).sum()),
         Shape::Whole { .. } | Shape::Mps { .. } => Cost(FIXED),
     }
 }

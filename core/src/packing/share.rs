@@ -78,17 +78,17 @@ pub(super) fn whole(gpu: &GpuInventory, request: &ContainerRequest) -> Option<Ca
         return None;
     }
     if let Some((id, _)) = gpu.idle().find(|(_, idle)| *idle == shape) {
-        return Some(Candidate { shape, source: Source::Idle(id.clone()), cost: Cost(mib(gpu.memory)) });
+        return Some(Candidate { shape, source: Source::Idle(id.clone()), cost: mib(gpu.memory) });
     }
     let source = Source::Cut(gpu.idle().map(|(id, _)| id.clone()).collect());
-    Some(Candidate { shape, cost: Cost(mib(gpu.memory)) + work(&source), source })
+    Some(Candidate { shape, cost: mib(gpu.memory) + work(&source), source })
 }
 
 /// The part of the cost for making a share or a whole GPU.
 pub(super) fn work(source: &Source) -> Cost {
     match source {
         Source::Idle(_) => Cost::default(),
-        Source::Cut(gone) => Cost(START + END * i64::try_from(gone.len()).unwrap_or(0)),
+        Source::Cut(gone) => gone.iter().fold(Cost(START), |cost, _| cost + Cost(END)),
     }
 }
 
@@ -96,8 +96,8 @@ pub(super) fn work(source: &Source) -> Cost {
 fn rank(kind: Kind, used: MemoryMib, left: MemoryMib) -> Cost {
     let opens = if used == MemoryMib(0) { OPENS_A_GPU } else { 0 };
     match kind {
-        Kind::TimeSlicing => Cost(mib(used)),
-        Kind::Whole | Kind::Mps | Kind::Mig => Cost(opens + mib(left)),
+        Kind::TimeSlicing => mib(used),
+        Kind::Whole | Kind::Mps | Kind::Mig => Cost(opens) + mib(left),
     }
 }
 
@@ -115,8 +115,9 @@ fn in_the_way(gpu: &GpuInventory, new: Shape, mut room: Room) -> Vec<SliceId> {
     destroyed
 }
 
-fn mib(memory: MemoryMib) -> i64 {
-    i64::try_from(memory.0).unwrap_or(i64::MAX / 2)
+/// A cost of one for each MiB.
+pub(super) fn mib(memory: MemoryMib) -> Cost {
+    Cost(i64::try_from(memory.0).unwrap_or(i64::MAX))
 }
 
 #[cfg(test)]

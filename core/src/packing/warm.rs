@@ -106,7 +106,7 @@ fn requests(node: &NodeInventory, name: ResourceName) -> Vec<ContainerRequest> {
     };
     let sizes: BTreeSet<SizeGb> = match name {
         ResourceName::Whole => node.gpus.iter().map(|gpu| gpu.memory.nominal()).collect(),
-        _ => BTreeSet::from([name.size().unwrap_or(SizeGb(1))]),
+        _ => BTreeSet::from([name.size().unwrap_or(SizeGb::ANY)]),
     };
     let request = |size_gb| ContainerRequest { profile, ..ContainerRequest::for_slice(name, size_gb) };
     sizes.into_iter().map(request).collect()

@@ -63,9 +63,6 @@ impl Market {
     /// The part of `gpu` thousandths that can be used beside this CPU and memory. The scarcest resource has the highest
     /// value: with plenty of CPU a GPU counts in full and a core not at all, and vice versa.
     pub(super) fn balanced(&self, gpu: f64, cpu: CpuMilli, memory: MemoryMib) -> f64 {
-        if gpu <= 0.0 {
-            return 0.0;
-        }
         let cpu = gpu * self.cpu_per_gpu / f64::from(cpu.0).max(1.0);
         let memory = gpu * self.memory_per_gpu / mib(memory).max(1.0);
         gpu / (1.0 + cpu * cpu + memory * memory).sqrt()

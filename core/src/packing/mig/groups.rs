@@ -250,9 +250,7 @@ impl Groups {
             let gpu = group.gpus.iter().copied().take(EXAMINED_LIMIT).find(|gpu| admits(*gpu));
             let (Some(choice), Some(gpu)) = (choice, gpu) else { continue };
             let found = Best { choice, gpu, rank };
-            if best.is_none_or(|b| found.key() < b.key()) {
-                *best = Some(found);
-            }
+            *best = best.iter().copied().chain([found]).min_by_key(Best::key);
         }
     }
 }

@@ -80,7 +80,7 @@ impl Model {
     /// The cost of a place on a GPU in a state, without idle instances.
     pub(super) fn state_cost(&self, state: StateId, place: PlaceId) -> Option<Cost> {
         let cost = state_cost(&self.states, &self.prices, self.places.axis(), state, place)?;
-        let slice = i64::from(self.size.0) * 1000 / i64::from(self.places.axis().max(1));
+        let slice = i64::from(self.size.0) * 1000 / i64::from(self.places.axis());
         Some(Cost(cost.0 * slice / (USUAL_SLICE_GB * 1000)))
     }
 
@@ -94,7 +94,7 @@ impl Model {
     pub(crate) fn scarcity(&self, place: PlaceId, most: u64) -> i64 {
         let slices = u64::from(self.places.instance(place).placement.size);
         let (held, all) = self.prices.use_of_slices();
-        i64::try_from(most * slices * held / all.max(1)).unwrap_or(i64::MAX)
+        i64::try_from((most * slices * held).checked_div(all).unwrap_or(0)).unwrap_or(i64::MAX)
     }
 
     /// The cheapest of the places on one GPU, and the first among equals.

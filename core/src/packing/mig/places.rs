@@ -105,30 +105,31 @@ const AXIS_LIMIT: u8 = 16;
 const PLACES_LIMIT: usize = 128;
 
 impl Places {
-    /// The places of a model with this table; `None` if MIG cannot cut it, or if the table exceeds the limits.
+    /// The places of a model with this table; `None` if MIG cannot cut it, or if the table exceeds the limits. A table
+    /// needs a plain profile, because the value of a GPU's room is what plain profiles can use of it.
     #[must_use]
     pub fn from_table(table: &MigTable) -> Option<Self> {
-        let instances: Vec<Instance> = table
+        let listed: Vec<(Instance, u8)> = table
             .entries()
             .iter()
-            .flat_map(|e| e.placements().map(|placement| Instance { profile: e.profile, placement }))
+            .flat_map(|e| e.placements().map(|placement| (Instance { profile: e.profile, placement }, e.max)))
             .collect();
-        let fits = |i: &Instance| {
+        let fits = |(i, _): &(Instance, u8)| {
             i.placement.size > 0
                 && i.placement.start.checked_add(i.placement.size).is_some_and(|end| end <= table.axis())
         };
-        if instances.is_empty()
-            || instances.len() > PLACES_LIMIT
+        if !listed.iter().any(|(i, _)| i.profile.is_plain())
+            || listed.len() > PLACES_LIMIT
             || table.axis() > AXIS_LIMIT
-            || !instances.iter().all(fits)
+            || !listed.iter().all(fits)
         {
             return None;
         }
         let set = |holds: &dyn Fn(&Instance) -> bool| {
-            let places = (0_u8..).map(PlaceId).zip(&instances).filter(|(_, i)| holds(i));
+            let places = (0_u8..).map(PlaceId).zip(&listed).filter(|(_, (i, _))| holds(i));
             places.fold(PlaceSet::default(), |set, (place, _)| set.with_place(place))
         };
-        let place = |instance: &Instance| Place {
+        let place = |(instance, max): &(Instance, u8)| Place {
             instance: *instance,
             mask: instance.placement.mask(),
             excluded: set(&|other| {
@@ -136,9 +137,9 @@ impl Places {
                     || (other.profile.claims_media() && instance.profile.claims_media())
             }),
             same: set(&|other| other.profile == instance.profile),
-            max: table.entry(instance.profile).map_or(0, |e| u32::from(e.max)),
+            max: u32::from(*max),
         };
-        let all = instances.iter().map(place).collect();
+        let all = listed.iter().map(place).collect();
         Some(Self { all, compute: u32::from(table.compute()), axis: table.axis() })
     }
 

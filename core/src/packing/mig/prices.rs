@@ -24,7 +24,7 @@ const AFTER_A_MOVE: f64 = 0.25;
 pub(super) const SLICE: f64 = 1_000_000.0;
 
 /// The free room and the held slices of one model, and the values of its states that follow from them.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub(super) struct Prices {
     axis: u32,
     gpus: u32,
@@ -65,7 +65,6 @@ impl Prices {
             .collect();
         let mut prices = Self {
             axis: u32::from(places.axis()),
-            gpus: 0,
             profile_of,
             left: vec![0; states.profiles()],
             held: vec![0; states.profiles()],
@@ -73,8 +72,7 @@ impl Prices {
             each: vec![1.0; states.profiles()],
             fresh: vec![1.0; states.profiles()],
             rows: states.iter().flat_map(|state| row(states, state, terms.moves)).collect(),
-            values: Vec::new(),
-            version: 0,
+            ..Self::default()
         };
         prices.value_all();
         prices
@@ -126,8 +124,13 @@ impl Prices {
         let (held, all) = self.use_of_slices();
         let free = as_f64(all.saturating_sub(held));
         let usable: u64 = self.left.iter().sum();
-        let profiles = as_f64(u64::try_from(self.left.len()).unwrap_or(1));
-        (free - as_f64(usable) / profiles, free)
+        (free - as_f64(usable) / self.profiles(), free)
+    }
+
+    /// The number of plain profiles, which is never zero (see [`Places::from_table`]).
+    #[expect(clippy::cast_precision_loss, reason = "a model has few profiles")]
+    fn profiles(&self) -> f64 {
+        self.each.len() as f64
     }
 
     /// The value of the room that a GPU in this state still has.
@@ -145,15 +148,15 @@ impl Prices {
             let held = as_f64(*held) / all_held + ALWAYS_HELD;
             *price = weight * held.sqrt() / left;
         }
-        let mean = self.fresh.iter().sum::<f64>() / as_f64(u64::try_from(self.fresh.len()).unwrap_or(1));
+        let mean = self.fresh.iter().sum::<f64>() / self.profiles();
         for price in &mut self.fresh {
             *price /= mean;
         }
     }
 
     fn value_all(&mut self) {
-        let scale = SLICE / as_f64(u64::try_from(self.each.len()).unwrap_or(1));
-        let values = self.rows.chunks_exact(self.each.len().max(1)).map(|row| {
+        let scale = SLICE / self.profiles();
+        let values = self.rows.chunks_exact(self.each.len()).map(|row| {
             let worth: f64 = self.each.iter().zip(row).map(|(price, slices)| price * slices).sum();
             rounded(worth * scale)
         });

@@ -4,7 +4,7 @@
 //! Therefore the few hundred states of a model are listed once, each with the room that it still has.
 
 use super::places::{PlaceId, PlaceSet, Places};
-use crate::mig::Placement;
+use crate::mig::{Placement, Profile};
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeSet, HashMap};
 
@@ -81,8 +81,11 @@ impl States {
             let here = index.get(key).copied().unwrap_or(StateId::EMPTY);
             State {
                 key: *key,
-                covered: shapes.iter().map(|shape| covered(key.0, shape)).collect(),
-                covered_by_a_move: shapes.iter().map(|shape| covered_by_a_move(*key, shape)).collect(),
+                covered: shapes.iter().map(|(_, shape)| covered(key.0, shape)).collect(),
+                covered_by_a_move: shapes
+                    .iter()
+                    .map(|(size, shape)| covered_by_a_move(*key, *size, shape))
+                    .collect(),
                 after: places.iter().map(|place| after(*key, here, place)).collect(),
             }
         };
@@ -150,15 +153,19 @@ fn taken((mask, starts): Key, span: Placement) -> Key {
     (mask | span.mask(), starts | 1 << span.start)
 }
 
-fn plain_shapes(places: &Places) -> Vec<Vec<Placement>> {
-    let mut shapes: Vec<(crate::mig::Profile, Vec<Placement>)> = Vec::new();
+/// The memory slices of each plain profile, and its places.
+fn plain_shapes(places: &Places) -> Vec<(u32, Vec<Placement>)> {
+    let mut shapes: Vec<(Profile, (u32, Vec<Placement>))> = Vec::new();
     for instance in places.iter().map(|p| places.instance(p)).filter(|i| i.profile.is_plain()) {
         match shapes.iter_mut().find(|(profile, _)| *profile == instance.profile) {
-            Some((_, placements)) => placements.push(instance.placement),
-            None => shapes.push((instance.profile, vec![instance.placement])),
+            Some((_, (_, placements))) => placements.push(instance.placement),
+            None => {
+                let size = u32::from(instance.placement.size);
+                shapes.push((instance.profile, (size, vec![instance.placement])));
+            }
         }
     }
-    shapes.into_iter().map(|(_, placements)| placements).collect()
+    shapes.into_iter().map(|(_, shape)| shape).collect()
 }
 
 fn covered(mask: u32, shape: &[Placement]) -> u8 {
@@ -166,8 +173,7 @@ fn covered(mask: u32, shape: &[Placement]) -> u8 {
     u8::try_from(open.fold(0, |all, m| all | m).count_ones()).unwrap_or(u8::MAX)
 }
 
-fn covered_by_a_move((mask, starts): Key, shape: &[Placement]) -> u8 {
-    let size = shape.first().map_or(0, |p| u32::from(p.size));
+fn covered_by_a_move((mask, starts): Key, size: u32, shape: &[Placement]) -> u8 {
     let smaller = extents(mask, starts).filter(|extent| extent.count_ones() < size);
     let best = smaller.map(|extent| covered(mask & !extent, shape)).max();
     best.unwrap_or(0).max(covered(mask, shape))
@@ -175,11 +181,10 @@ fn covered_by_a_move((mask, starts): Key, shape: &[Placement]) -> u8 {
 
 /// The memory slices of each instance, as bits.
 fn extents(mask: u32, starts: u32) -> impl Iterator<Item = u32> {
-    (0..u32::BITS).filter(move |bit| starts >> bit & 1 == 1).map(move |bit| {
-        let later = starts & !((2_u32 << bit) - 1);
-        let end = later.trailing_zeros().min((!mask & !((1 << bit) - 1)).trailing_zeros());
-        let below = |bit: u32| 1_u32.checked_shl(bit).map_or(u32::MAX, |b| b - 1);
-        below(end) & !below(bit)
+    (0..u32::BITS).filter(move |start| starts >> start & 1 == 1).map(move |start| {
+        let later = starts >> start & !1;
+        let length = (mask >> start).trailing_ones().min(later.trailing_zeros());
+        (u32::MAX >> (u32::BITS - length)) << start
     })
 }
 

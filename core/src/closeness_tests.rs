@@ -1,6 +1,6 @@
 use super::*;
 use crate::contract::Peer;
-use crate::testing::node_status;
+use crate::testing::{gpu_uuid, node_status};
 use proptest::prelude::*;
 use proptest::sample::subsequence;
 
@@ -56,7 +56,7 @@ fn more_links_are_closer_than_fewer_and_any_link_than_a_bridge() {
 #[test]
 fn sets_are_counted() {
     for (all, count, number) in
-        [(8, 1, 8), (8, 4, 70), (8, 8, 1), (12, 6, 924), (16, 4, 1_820), (16, 13, 560)]
+        [(8, 1, 8), (8, 4, 70), (8, 8, 1), (12, 6, 924), (16, 4, 1_820), (16, 13, 560), (128, 127, 128)]
     {
         assert_eq!(sets(all, count), number, "{count} of {all}");
     }
@@ -91,6 +91,25 @@ fn one_gpu_breaks_up_no_island_while_another_is_free() {
 #[test]
 fn peers_of_taken_gpus_are_chosen() {
     assert_eq!(islands(8).closest(&[5], &[0, 1, 2, 6, 7], 2), [6, 7]);
+}
+
+#[test]
+fn links_within_a_set_are_not_cut() {
+    // GPUs 1 and 2 are as close to each other as 3 and the taken GPU 0, and no set cuts a link.
+    let node = linked(5, |one, other| if matches!((one, other), (1, 2) | (0, 3)) { 2 } else { 0 });
+    assert_eq!(node.closest(&[0], &[1, 2, 3, 4], 2), [1, 2]);
+}
+
+#[test]
+fn gpus_have_the_numbers_of_the_list() {
+    let numbers = |closeness: &Closeness| [0, 3, 8].map(|gpu| closeness.number(&gpu_uuid(gpu)));
+    assert_eq!(numbers(&islands(8)), [Some(0), Some(3), None]);
+    assert_eq!(numbers(&Closeness::default()), [None; 3]);
+}
+
+#[test]
+fn a_gpu_of_unknown_number_is_close_to_none() {
+    assert_eq!(islands(8).closest(&[], &[70, 0, 71], 1), [70]);
 }
 
 #[test]

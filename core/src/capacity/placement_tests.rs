@@ -72,3 +72,36 @@ fn every_model_can_be_laid_out_full_of_each_of_its_profiles() {
         }
     }
 }
+
+#[test]
+fn compute_slices_and_media_engines_are_limited_beside_memory_slices() {
+    let can = |rows: &[Row], counts: &[u32]| {
+        let table = random_table(rows);
+        let others = table.entries().iter().skip(1).map(|entry| entry.profile);
+        place(&table, &others.zip(counts.iter().copied()).collect::<Vec<_>>()).is_some()
+    };
+    let half = (4, 4, 0b1_0001, 2, 1);
+    assert!(can(&[half], &[1]) && !can(&[half], &[2]), "seven compute slices are too few");
+    let media = [(1, 1, 0b1, 1, 0), (1, 1, 0b10, 1, 0)];
+    assert!(can(&media, &[1, 0]) && !can(&media, &[1, 1]));
+}
+
+#[test]
+fn what_was_hopeless_once_stays_hopeless() {
+    // Two of the three profiles may have either memory slice, in either order.
+    let table = random_table(&[(1, 1, 0b11, 1, 1), (1, 1, 0b11, 1, 1), (1, 1, 0b1, 1, 1)]);
+    let profiles: Vec<_> = table.entries().iter().skip(1).map(|entry| (entry.profile, 1)).collect();
+    assert_eq!(place(&table, &profiles), None);
+}
+
+#[test]
+fn an_axis_is_limited_and_no_place_is_beyond_it() {
+    let can = |size, start| {
+        let profile = Profile::plain(7, SizeGb(80));
+        let (id, memory, starts) = (GiProfileId(0), MemoryMib(1024), vec![start]);
+        let entry = ProfileEntry { id, profile, memory, size, starts, max: 1 };
+        place(&MigTable::new(vec![entry]), &[(profile, 1)]).is_some()
+    };
+    assert!(can(16, 0) && !can(17, 0));
+    assert!(can(8, 0) && !can(8, 1) && !can(8, 250));
+}

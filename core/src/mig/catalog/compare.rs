@@ -130,6 +130,8 @@ mod tests {
     fn a_small_difference_in_memory_is_no_disagreement() {
         assert!(changed("H100-80GB", |entries| entries.reverse()).is_empty());
         assert!(changed("H100-80GB", |entries| entries[0].memory.0 -= 250).is_empty());
+        let differs = |mib| !changed("RTX-PRO-6000-96GB", |entries| entries[9].memory.0 -= mib).is_empty();
+        assert!(!differs(97_280 / 20) && differs(97_280 / 20 + 1));
     }
 
     #[test]

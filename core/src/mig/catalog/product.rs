@@ -81,6 +81,7 @@ mod tests {
             ("NVIDIA L40S", 49_140, "L40S-48GB"),
             ("NVIDIA L4", 23_034, "L4-24GB"),
             ("Tesla T4", 15_360, "T4-16GB"),
+            ("T4", 15_360, "T4-16GB"),
         ] {
             assert_eq!(short_name(product, MemoryMib(memory)), name, "{product} {memory}");
         }
@@ -96,5 +97,18 @@ mod tests {
         ] {
             assert_eq!(short_name(product, MemoryMib(memory)), name);
         }
+    }
+
+    #[test]
+    fn memory_differs_from_the_models_by_a_tenth_at_most() {
+        let is_known = |memory| by_product("Tesla T4", MemoryMib(memory)).is_some();
+        assert!(is_known(15_360 + 1_536) && !is_known(15_360 + 1_537));
+        assert!(is_known(15_360 - 1_536) && !is_known(15_360 - 1_537));
+    }
+
+    #[test]
+    fn the_longest_part_of_a_products_name_counts() {
+        let model = by_product("A100-SXM4-40GB", MemoryMib(40_960)).unwrap();
+        assert_eq!(longest_part(model, &["NVIDIA", "A100", "SXM4", "40GB"]), Some("A100 SXM4 40GB".len()));
     }
 }

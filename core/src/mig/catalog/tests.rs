@@ -21,6 +21,23 @@ fn names_and_ids_are_distinct() {
     }
 }
 
+/// As `nvidia-smi mig -lgip` prints them.
+#[test]
+fn an_h100_has_the_listed_ids() {
+    let table = by_name("H100-80GB").unwrap().mig_table().unwrap();
+    let ids: Vec<_> = table.entries().iter().map(|e| (e.profile.to_string(), e.id.0)).collect();
+    let listed = [
+        ("1g.10gb", 19),
+        ("1g.10gb+me", 20),
+        ("1g.20gb", 15),
+        ("2g.20gb", 14),
+        ("3g.40gb", 9),
+        ("4g.40gb", 5),
+        ("7g.80gb", 0),
+    ];
+    assert_eq!(ids, listed.map(|(name, id)| (name.to_owned(), id)));
+}
+
 #[test]
 fn every_model_is_found_by_its_own_product_names() {
     for model in MODELS {

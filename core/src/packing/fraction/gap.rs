@@ -220,4 +220,27 @@ mod tests {
         let most = knapsack.fill(&prices).value[knapsack.gpu];
         assert!((most - 1.0).abs() < 1e-6, "a GPU holds shares worth {most} GPUs");
     }
+
+    #[test]
+    fn a_filling_has_an_item_at_each_of_its_places() {
+        let knapsack = Knapsack { gpu: 4, sizes: vec![3, 1] };
+        assert_eq!(knapsack.pattern(&knapsack.fill(&[0.6, 0.4])), [0.0, 4.0]);
+        assert_eq!(knapsack.pattern(&knapsack.fill(&[0.8, 0.2])), [1.0, 1.0]);
+    }
+
+    #[test]
+    fn a_pattern_that_enters_takes_the_place_of_the_first_that_it_uses_up() {
+        let mut basis = Basis { inverse: vec![vec![1.0, 0.0], vec![0.0, 1.0]], used: vec![3.0, 4.0] };
+        assert!(basis.enter(&[1.0, 2.0]));
+        assert_eq!(basis.used, [1.0, 2.0]);
+        assert_eq!(basis.inverse, [[1.0, -0.5], [0.0, 0.5]]);
+    }
+
+    #[test]
+    fn what_is_within_the_tolerance_counts_as_nothing() {
+        let filled = Knapsack { gpu: 1, sizes: vec![1] }.fill(&[1e-12]);
+        assert_eq!(filled.last, [None, None]);
+        let enters = |direction: f64| Basis { inverse: vec![vec![direction]], used: vec![1.0] }.enter(&[1.0]);
+        assert!(!enters(EPSILON) && enters(2.0 * EPSILON));
+    }
 }

@@ -240,3 +240,52 @@ impl Prices {
         &row.costs
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::packing::fraction::{CpuMilli, GpuDemand, ModelSet, Models};
+    use crate::units::MemoryMib;
+
+    fn request(cpu: u32) -> Request {
+        let gpus = GpuDemand::whole(1);
+        Request { cpu: CpuMilli(cpu), memory: MemoryMib(0), gpus, models: ModelSet::ANY }
+    }
+
+    fn two_nodes() -> (Nodes, [NodeId; 2]) {
+        let model = Models::default().intern("T4").unwrap();
+        let mut fleet = Nodes::new(Workload::known([&request(1)]));
+        let ids = [4, 8].map(|gpus| fleet.add(Node::new(CpuMilli(64_000), MemoryMib(1024), model, gpus)));
+        (fleet, ids)
+    }
+
+    fn rows(fleet: &mut Nodes) -> &mut BTreeMap<Request, Row> {
+        &mut fleet.prices.as_mut().unwrap().rows
+    }
+
+    #[test]
+    fn only_nodes_that_changed_are_computed_again() {
+        let (mut fleet, ids) = two_nodes();
+        let asked = request(1);
+        let take = |fleet: &mut Nodes, node| fleet.take(node, &asked, [0].into_iter().collect()).unwrap();
+        take(&mut fleet, ids[0]);
+        fleet.costs(&asked);
+        // No computation results in these costs.
+        rows(&mut fleet).get_mut(&asked).unwrap().costs.fill(Cost(-1));
+        take(&mut fleet, ids[1]);
+        let costs = fleet.costs(&asked);
+        assert_eq!(ids.map(|id| costs.on_node(id) == Some(Cost(-1))), [true, false]);
+    }
+
+    #[test]
+    fn costs_are_dropped_only_for_a_new_request_beyond_the_limit() {
+        let (mut fleet, _) = two_nodes();
+        let most = u32::try_from(ROWS_LIMIT).unwrap();
+        let mut kept = |cpu| {
+            fleet.costs(&request(cpu));
+            rows(&mut fleet).len()
+        };
+        assert_eq!((0..most).map(&mut kept).last(), Some(ROWS_LIMIT));
+        assert_eq!([0, most].map(kept), [ROWS_LIMIT, 1]);
+    }
+}

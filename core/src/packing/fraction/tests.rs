@@ -82,16 +82,23 @@ fn a_node_has_at_most_its_size_left() {
 fn a_fleet_is_valued_anew_when_a_node_is_replaced_by_another_sort() {
     let [t4, a100] = models();
     let request = of_model(pod(1, GpuDemand::whole(1)), a100);
-    let sort = |cores: u32, model| Node::new(CpuMilli(1000 * cores), MemoryMib(1024 * GIB), model, 4);
+    let with =
+        |cores: u32, model, gpus| Node::new(CpuMilli(1000 * cores), MemoryMib(1024 * GIB), model, gpus);
+    let sort = |cores, model| with(cores, model, 4);
     let known = || workload(&[(request, 1), (pod(8, GpuDemand::whole(1)), 3)]);
-    for other in [sort(16, a100), sort(64, t4), sort(16, t4)] {
-        let mut replaced = Nodes::new(known());
-        let ids = [sort(64, a100), sort(64, t4)].map(|node| replaced.add(node));
-        replaced.costs(&request);
-        replaced.set(ids[1], other.clone());
+    for other in [sort(16, a100), sort(64, t4), sort(16, t4), with(64, t4, 8)] {
         let mut fresh = Nodes::new(known());
-        let same = [sort(64, a100), other].map(|node| fresh.add(node));
-        assert_eq!(replaced.costs(&request).on_node(ids[0]), fresh.costs(&request).on_node(same[0]));
+        let same = [sort(64, a100), other.clone()].map(|node| fresh.add(node));
+        for is_removed_before in [false, true] {
+            let mut replaced = Nodes::new(known());
+            let ids = [sort(64, a100), sort(64, t4)].map(|node| replaced.add(node));
+            replaced.costs(&request);
+            if is_removed_before {
+                replaced.remove(ids[1]);
+            }
+            replaced.set(ids[1], other.clone());
+            assert_eq!(replaced.costs(&request).on_node(ids[0]), fresh.costs(&request).on_node(same[0]));
+        }
     }
 }
 
@@ -136,6 +143,41 @@ fn the_cost_is_the_sum_of_its_terms() {
     let expected = 0.5 * 1000.0 + 0.7 * 1000.0 / 2.0_f64.sqrt() + 0.25 * 8.0 + 1000.0 / 256.0;
     let milli = f64::from(i32::try_from(found.cost.0 / 1000).unwrap()) / 8.0;
     assert!((milli - expected).abs() < 0.01, "{milli}, not {expected}");
+}
+
+#[test]
+fn a_known_workload_without_gpus_gets_assumed_requests() {
+    let mut supply = Supply::default();
+    supply.add(&node(16, 2));
+    let counted =
+        |requests: &[(Request, usize)]| Demand::from_workload(&workload(requests), &supply).requests.len();
+    let (without, with) = (pod(1, GpuDemand::None), pod(1, GpuDemand::whole(1)));
+    assert_eq!(counted(&[(without, 1), (with, 1)]), 2);
+    assert_eq!(counted(&[(without, 1)]), 5);
+}
+
+#[test]
+fn the_assumed_workload_asks_for_seven_tenths_of_the_nodes() {
+    let mut supply = Supply::default();
+    supply.add(&node(16, 2));
+    let demand = Demand::from_workload(&Workload::default(), &supply);
+    let (cpu, memory) = demand.beside_gpus();
+    // A GPU has 8 cores and 512 GiB beside it.
+    assert!((cpu - 0.7 * 8.0).abs() < 0.01, "{cpu}");
+    assert!((memory - 0.7 * 524.288).abs() < 0.01, "{memory}");
+    assert_eq!(demand.parts().into_keys().collect::<Vec<_>>(), [GpuMilli(250), GpuMilli(500)]);
+    assert_eq!(demand.requests.len(), 4);
+}
+
+#[test]
+fn what_no_node_has_is_neither_scarce_nor_tight() {
+    let [t4, a100] = models();
+    let mut supply = Supply::default();
+    supply.add(&Node::new(CpuMilli(0), MemoryMib(GIB), t4, 2));
+    let demand =
+        Demand::from_workload(&workload(&[(of_model(pod(1, GpuDemand::whole(1)), a100), 1)]), &supply);
+    assert!(demand.scarcity(&supply)[a100.index()].abs() < 1e-9);
+    assert!(demand.tightness(&supply).abs() < 1e-9);
 }
 
 #[test]
@@ -257,6 +299,13 @@ fn tenants_beyond_the_busy_limit_do_not_share_a_gpu() {
     let (mut fleet, _) = fleet(Workload::default(), &[(node(64, 1), &[(busy(400), 0)])]);
     goes_to(&mut fleet, &busy(300), 0, &[0]);
     assert_eq!(fleet.place(&busy(301)), None);
+    let slice = |busy: u16| {
+        let part = Part::new(GpuMilli(100), Sharing::TimeSlicing).unwrap();
+        pod(1, GpuDemand::Part(part.with_busy(Busy(busy))))
+    };
+    let taken = [(slice(400), 0)];
+    let (mut slices, _) = self::fleet(Workload::default(), &[(node(64, 1), &taken)]);
+    assert!(slices.place(&slice(200)).is_some() && slices.place(&slice(201)).is_none());
     goes_to(&mut fleet, &pod(1, part(600)), 0, &[0]);
 }
 
@@ -284,6 +333,8 @@ fn a_request_that_does_not_fit_is_not_taken() {
     ] {
         assert_eq!(node.take(&request, gpus), Err(error), "{request:?}");
     }
+    let rest = Request { memory: MemoryMib(1023 * GIB), ..pod(7, part(400)) };
+    assert_eq!(node.take(&rest, set(&[0])), Ok(()));
 }
 
 #[test]
@@ -292,13 +343,19 @@ fn only_taken_resources_can_be_released() {
     let mut taken = node(8, 1);
     for (request, on) in [
         (pod(1, GpuDemand::None), GpuSet::default()),
+        (pod(0, GpuDemand::None), GpuSet::default()),
+        (Request { memory: MemoryMib(0), ..pod(1, GpuDemand::None) }, GpuSet::default()),
         (pod(0, part(10)), zero()),
         (pod(0, GpuDemand::whole(1)), zero()),
     ] {
         assert_eq!(taken.release(&request, on), Err(ReleaseError), "{request:?}");
     }
-    // Parts that fill a GPU cannot be released as a whole GPU.
     taken.take(&pod(1, part(400)), zero()).unwrap();
+    let slice = GpuDemand::Part(Part::new(GpuMilli(400), Sharing::TimeSlicing).unwrap());
+    for other in [part(500), slice] {
+        assert_eq!(taken.release(&pod(1, other), zero()), Err(ReleaseError), "{other:?}");
+    }
+    // Parts that fill a GPU cannot be released as a whole GPU.
     taken.take(&pod(1, part(600)), zero()).unwrap();
     assert_eq!(taken.release(&pod(2, GpuDemand::whole(1)), zero()), Err(ReleaseError));
 }

@@ -4,7 +4,7 @@ use super::*;
 use crate::contract::Shape;
 use crate::inventory::{GpuInventory, NodeInventory, Occupancy, PlacedSlice};
 use crate::kind::Kind;
-use crate::mig::{Placement, catalog};
+use crate::mig::{GiProfileId, Placement, catalog};
 use crate::names::SliceId;
 use crate::packing::fit;
 use crate::testing::{gpu_uuid, h100_shape, mig_table, request, request_sized};
@@ -201,4 +201,26 @@ fn a_weight_keeps_room_for_the_profile_that_it_names() {
     };
     assert!(!opens_a_gpu(&[]), "the cut GPU is cut on");
     assert!(opens_a_gpu(&[("4g.40gb", 10_000)]), "the last room for 4g.40gb beside another is kept");
+}
+
+#[test]
+fn the_first_of_equal_models_is_cut() {
+    let table = mig_table("H100-80GB");
+    let mut entries = table.entries().to_vec();
+    entries[0].id = GiProfileId(99);
+    let mut fleet = Fleet::default();
+    let first = fleet.add(&table, [], []).unwrap();
+    assert_ne!(fleet.add(&MigTable::new(entries), [], []).unwrap().model, first.model);
+    let class = fleet.class(&exact("1g.10gb"));
+    assert_eq!(fleet.best(class).unwrap().0, first);
+}
+
+#[test]
+fn a_removed_gpu_is_never_cut_again() {
+    let mut fleet = Fleet::default();
+    let gpu = fleet.add(&mig_table("H100-80GB"), [], []).unwrap();
+    let cut = fleet.cut(gpu).unwrap();
+    fleet.remove(gpu);
+    fleet.set(gpu, cut);
+    assert_eq!(fleet.cut(gpu), None);
 }

@@ -127,5 +127,6 @@ mod tests {
         let has = |slices, least| has_compute(&table, slices, ComputePercent::try_from(least).unwrap());
         assert!(has(7, 100) && !has(6, 100));
         assert!(has(1, 14) && !has(1, 15), "a seventh is 14.3 %");
+        assert!(has(3, 42) && !has(3, 43), "three sevenths are 42.9 %");
     }
 }

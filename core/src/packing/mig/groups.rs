@@ -258,3 +258,48 @@ impl Groups {
 fn index(gpu: u32) -> usize {
     usize::try_from(gpu).unwrap_or(usize::MAX)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::contract::ContainerRequest;
+    use crate::packing::Terms;
+    use crate::testing::{h100_shape, mig_table};
+
+    fn h100s() -> Groups {
+        Groups::new(Model::from_table(&mig_table("H100-80GB"), &Terms::default()).unwrap())
+    }
+
+    fn place(groups: &Groups, profile: &str, start: u8) -> PlaceId {
+        groups.model.place(h100_shape(profile, start).instance().unwrap()).unwrap()
+    }
+
+    #[test]
+    fn places_are_sorted_only_after_some_decisions_at_unchanged_prices() {
+        let mut groups = h100s();
+        let gpu = groups.add(Cut::default());
+        let whole = Cut { held: place(&groups, "7g.80gb", 0).into(), ..Cut::default() };
+        let mut order =
+            Order::for_places(groups.model.wanted(&ContainerRequest::exact("1g.10gb".parse().unwrap())));
+        for cut in [whole, Cut::default()] {
+            groups.set(gpu, cut);
+            let sorted = [(); 6].map(|()| {
+                groups.best(&mut order);
+                order.sorted_at == groups.model.version()
+            });
+            assert_eq!(sorted, [false, false, false, false, true, true]);
+        }
+    }
+
+    #[test]
+    fn the_first_gpu_wins_if_an_idle_instance_makes_its_place_as_cheap() {
+        let mut groups = h100s();
+        let (left, right) = (place(&groups, "3g.40gb", 0), place(&groups, "3g.40gb", 4));
+        let half = Cut { held: right.into(), idle: left.into() };
+        let first = groups.add(half);
+        groups.add(Cut::default());
+        let sorted = vec![(Cost(0), StateId::EMPTY, 0), (Cost(REUSE), groups.model.state(half), 0)];
+        let order = Order { wanted: vec![left], sorted, ..Order::default() };
+        assert_eq!(groups.walk(&order).map(|best| best.gpu), Some(first));
+    }
+}

@@ -189,6 +189,17 @@ mod tests {
     }
 
     #[test]
+    fn costs_are_counted_in_slices_of_an_80_gb_gpu() {
+        for (name, profile, tenths) in [("H100-80GB", "7g.80gb", 10), ("A30-24GB", "4g.24gb", 6)] {
+            let model = Model::from_table(&mig_table(name), &Terms::default()).unwrap();
+            let place = model.places.for_profile(profile.parse().unwrap()).iter().next().unwrap();
+            let (states, prices) = (&model.states, &model.prices);
+            let plain = state_cost(states, prices, model.places.axis(), StateId::EMPTY, place).unwrap();
+            assert_eq!(model.state_cost(StateId::EMPTY, place), Some(Cost(plain.0 * tenths / 10)), "{name}");
+        }
+    }
+
+    #[test]
     fn memory_beyond_the_request_costs() {
         let model = h100();
         let waste = |profile: &str, size| {

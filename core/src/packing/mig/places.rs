@@ -219,9 +219,16 @@ impl Places {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::mig::{Geometry, catalog};
+    use crate::mig::{Geometry, ProfileEntry, catalog};
     use crate::testing::mig_table;
     use proptest::prelude::*;
+
+    /// The places of an H100 after a change of its table.
+    fn h100_with(change: impl FnOnce(&mut Vec<ProfileEntry>)) -> Option<Places> {
+        let mut entries = mig_table("H100-80GB").entries().to_vec();
+        change(&mut entries);
+        Places::from_table(&MigTable::new(entries))
+    }
 
     proptest! {
         #[test]
@@ -268,9 +275,30 @@ mod tests {
 
     #[test]
     fn a_table_beyond_the_limits_has_no_places() {
-        let mut entries = mig_table("H100-80GB").entries().to_vec();
-        entries[0].starts = vec![250];
-        assert!(Places::from_table(&MigTable::new(entries)).is_none());
+        assert!(h100_with(|_| {}).is_some());
+        assert!(h100_with(|entries| entries[0].starts = vec![8]).is_none());
+        assert!(h100_with(|entries| entries[0].starts = vec![255]).is_none());
+        assert!(h100_with(|entries| entries[0].size = 0).is_none());
+        let with_axis = |slices| h100_with(|entries| entries[6].size = slices);
+        assert!(with_axis(16).is_some() && with_axis(17).is_none());
+        // An H100 has 25 places, of which seven are of its first profile.
+        let with_places = |places: usize| h100_with(|entries| entries[0].starts = vec![0; places - 18]);
+        assert!(with_places(128).is_some() && with_places(129).is_none());
+    }
+
+    #[test]
+    fn a_table_without_a_plain_profile_has_no_places() {
+        assert!(h100_with(|entries| entries.retain(|entry| !entry.profile.is_plain())).is_none());
         assert!(Places::from_table(&MigTable::default()).is_none());
+    }
+
+    #[test]
+    fn a_gpu_has_no_more_instances_of_a_profile_than_its_maximum() {
+        let has_two = |max| {
+            let places = h100_with(|entries| entries[4].max = max).unwrap();
+            let halves: Vec<_> = places.for_profile("3g.40gb".parse().unwrap()).iter().collect();
+            places.has_room(halves[0].into(), halves[1])
+        };
+        assert!(has_two(2) && !has_two(1));
     }
 }

@@ -194,6 +194,7 @@ fn rounded(value: f64) -> i64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::mig::{MigTable, ProfileEntry};
     use crate::testing::mig_table;
 
     #[test]
@@ -208,9 +209,41 @@ mod tests {
         let before = version_with(0);
         assert_eq!(version_with(0), before);
         let moved = version_with(100);
-        assert!(moved > before);
+        assert_eq!(moved, before + 1);
         assert_eq!(version_with(101), moved, "the price has moved by less than the tolerance");
         assert!(version_with(0) > moved);
+    }
+
+    #[test]
+    fn a_profile_without_weight_moves_no_price() {
+        let places = Places::from_table(&mig_table("H100-80GB")).unwrap();
+        let weights = [("1g.10gb".parse().unwrap(), 0)].into();
+        let terms = Terms { weights, ..Terms::default() };
+        let mut prices = Prices::new(&places, &States::from_places(&places).unwrap(), &terms);
+        prices.refresh();
+        let valued = prices.version();
+        prices.refresh();
+        assert_eq!(prices.version(), valued);
+    }
+
+    #[test]
+    fn an_instance_counts_for_the_plain_profile_of_its_size_or_for_the_first() {
+        let mut entries = mig_table("H100-80GB").entries().to_vec();
+        entries.reverse();
+        let media = entries.iter_mut().find(|entry| entry.profile.claims_media()).unwrap();
+        let held = |places: &Places| {
+            let states = States::from_places(places).unwrap();
+            let mut prices = Prices::new(places, &states, &Terms::default());
+            let media = places.iter().find(|place| places.instance(*place).profile.claims_media()).unwrap();
+            prices.add(places, &states, StateId::EMPTY, media.into());
+            prices.held
+        };
+        let twin = media.profile;
+        media.profile = "1g.11gb+me".parse().unwrap();
+        let table = |entries: &[ProfileEntry]| Places::from_table(&MigTable::new(entries.to_vec())).unwrap();
+        assert_eq!(held(&table(&entries)), [1, 0, 0, 0, 0, 0]);
+        entries.iter_mut().find(|entry| entry.profile.claims_media()).unwrap().profile = twin;
+        assert_eq!(held(&table(&entries)), [0, 0, 0, 0, 0, 1], "`1g.10gb` is the last of the table now");
     }
 
     #[test]

@@ -37,3 +37,17 @@ impl Asked {
         name != ResourceName::Whole || is_worth_whole(self.size, gpu, self.distinct_gpus)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_size_asks_for_one_gpu_that_is_worth_it() {
+        let is_worth = |asked: Asked, gpu| asked.is_worth(ResourceName::Whole, SizeGb(gpu));
+        let asked = Asked::for_size(SizeGb(10));
+        assert!(is_worth(asked, 19) && !is_worth(asked, 20));
+        assert!(is_worth(Asked { distinct_gpus: true, ..asked }, 20));
+        assert!(asked.is_worth(ResourceName::Mps(SizeGb(10)), SizeGb(20)));
+    }
+}

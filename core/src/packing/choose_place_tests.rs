@@ -157,6 +157,7 @@ fn the_shortlist_has_the_cheapest_nodes_and_spreads_equal_ones() {
     assert_eq!(two_of_three_costs, [1, 3, 4]);
     assert_eq!(list(&[0; 41], 5), [0, 1, 11, 21, 31]);
     assert_eq!(list(&[5, 0, 0, 0, 5, 0, 0], 4), [1, 2, 3, 5]);
+    assert_eq!(list(&[0, 5, 0, 0], 3), [0, 2, 3], "there are as many as may be");
     assert_eq!(list(&[2, 2, 1], 1), [2]);
     assert_eq!(list(&[], 8), [0_usize; 0]);
 }

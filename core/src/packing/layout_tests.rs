@@ -3,6 +3,7 @@
 use super::*;
 use crate::contract::{GpuNodeSpec, GpuNodeStatus, NodePolicy};
 use crate::inventory::{NodeInventory, Occupancy, PlacedSlice};
+use crate::kind::Kind;
 use crate::ledger;
 use crate::packing::{Fleet, Refusal, fit};
 use crate::testing::{node_status, owner_in_epoch, request, request_sized};
@@ -96,10 +97,49 @@ fn a_pod_gets_slices_of_the_layout_only() {
 }
 
 #[test]
+fn a_missing_slice_with_less_compute_costs_less_than_an_idle_one_with_more() {
+    const HALVES: &str = r#"{"layout": [{"resource": "nvidia.com/mig-3g.40gb", "count": 1},
+        {"resource": "nvidia.com/mig-4g.40gb", "count": 1}]}"#;
+    let (spec, status) = node("H100-80GB", HALVES);
+    let mut node = NodeInventory::from_spec(&spec, &status);
+    let shape = node.gpus[0].layout.as_ref().unwrap()[0];
+    assert_eq!(shape.to_string(), "4g.40gb at 0:4");
+    node.gpus[0].slices.push(PlacedSlice { shape, occupancy: Occupancy::Idle("s1".into()) });
+    let found = fit(&node, &request("nvidia.com/mig-3g.40gb", 1), &Fleet::default()).unwrap();
+    assert_eq!(found.slices[0].shape.to_string(), "3g.40gb at 4:4");
+}
+
+#[test]
+fn a_layout_of_shares_serves_no_request_that_is_larger_than_any_share() {
+    let (spec, status) = t4("", "nvidia.com/gpu-4gb", 2);
+    let gpu = NodeInventory::from_spec(&spec, &status).gpus.remove(0);
+    let serves = |size| {
+        let name = ResourceName::Neutral(SizeGb(size));
+        let asked =
+            ContainerRequest { kinds: vec![Kind::Mps], ..ContainerRequest::for_slice(name, SizeGb(size)) };
+        candidate(&gpu, gpu.layout.as_ref().unwrap(), &asked).is_some()
+    };
+    assert!(serves(4) && !serves(278));
+}
+
+#[test]
 fn a_layout_of_mps_shares_waits_for_a_time_slice_that_is_still_held() {
     let (spec, status) = t4("", "nvidia.com/gpu-4gb", 2);
     let mut gpu = NodeInventory::from_spec(&spec, &status).gpus.remove(0);
     assert_eq!(missing(&gpu).len(), 2);
+    let shape = Shape::TimeSlicing { size_gb: SizeGb(4) };
+    gpu.slices.push(PlacedSlice { shape, occupancy: Occupancy::Taken });
+    assert_eq!(missing(&gpu), []);
+}
+
+#[test]
+fn a_whole_gpu_is_laid_out_once_it_is_undivided_and_no_pod_holds_a_share() {
+    let (spec, status) = t4("", "nvidia.com/gpu", 1);
+    let mut gpu = NodeInventory::from_spec(&spec, &status).gpus.remove(0);
+    assert_eq!(missing(&gpu).len(), 1);
+    gpu.undivided = false;
+    assert_eq!(missing(&gpu), []);
+    gpu.undivided = true;
     let shape = Shape::TimeSlicing { size_gb: SizeGb(4) };
     gpu.slices.push(PlacedSlice { shape, occupancy: Occupancy::Taken });
     assert_eq!(missing(&gpu), []);

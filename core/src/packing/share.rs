@@ -143,4 +143,40 @@ mod tests {
         gpu.rule.mps.strict = true;
         assert_eq!(beside(&gpu), [SliceId::new("smaller")]);
     }
+
+    fn t4() -> GpuInventory {
+        NodeInventory::from_spec(&GpuNodeSpec::default(), &node_status(&["T4-16GB"])).gpus.remove(0)
+    }
+
+    #[test]
+    fn a_share_may_have_all_the_memory_for_shares_but_no_more() {
+        let mut gpu = t4();
+        gpu.rule.mps.memory_percent = 200.try_into().unwrap();
+        let has = |gpu: &GpuInventory| candidate(gpu, Shape::mps(SizeGb(4))).is_some();
+        gpu.memory = MemoryMib(gpu.beside.0 + 4096);
+        assert!(has(&gpu));
+        gpu.memory = MemoryMib(gpu.beside.0 + 4095);
+        assert!(!has(&gpu));
+    }
+
+    #[test]
+    fn time_slices_may_differ_in_size_where_mps_shares_may_not() {
+        let mut gpu = t4();
+        gpu.rule.mps.strict = true;
+        for (of, may) in [(Shape::mps as fn(SizeGb) -> Shape, false), (slice, true)] {
+            gpu.slices = vec![PlacedSlice { shape: of(SizeGb(4)), occupancy: Occupancy::Taken }];
+            assert!(candidate(&gpu, of(SizeGb(4))).is_some());
+            assert_eq!(candidate(&gpu, of(SizeGb(3))).is_some(), may);
+        }
+    }
+
+    fn slice(size_gb: SizeGb) -> Shape {
+        Shape::TimeSlicing { size_gb }
+    }
+
+    #[test]
+    fn an_idle_share_in_the_way_costs_more_than_a_new_one_saves() {
+        let ends = |gone: &[&str]| work(&Source::Cut(gone.iter().map(|id| SliceId::new(*id)).collect())).0;
+        assert_eq!([ends(&[]), ends(&["a"]), ends(&["a", "b"])], [START, START + END, START + 2 * END]);
+    }
 }

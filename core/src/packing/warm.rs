@@ -111,3 +111,63 @@ fn requests(node: &NodeInventory, name: ResourceName) -> Vec<ContainerRequest> {
     let request = |size_gb| ContainerRequest { profile, ..ContainerRequest::for_slice(name, size_gb) };
     sizes.into_iter().map(request).collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::contract::GpuNodeSpec;
+    use crate::inventory::PlacedSlice;
+    use crate::names::SliceId;
+    use crate::testing::{h100_shape, node_status};
+
+    fn with(models: &[&str], shape: Shape, occupancy: Occupancy) -> NodeInventory {
+        let mut node = NodeInventory::from_spec(&GpuNodeSpec::default(), &node_status(models));
+        node.gpus[0].slices.push(PlacedSlice { shape, occupancy });
+        node
+    }
+
+    /// The new slices if one idle slice of each of these names is wanted.
+    fn cut(node: &NodeInventory, names: &[&str]) -> Vec<String> {
+        let one = |name: &&str| WarmSlices { resource: name.parse().unwrap(), count: 1 };
+        let wanted: Vec<_> = names.iter().map(one).collect();
+        let new = warm(node.clone(), &wanted, &BTreeSet::new(), &Fleet::default());
+        new.iter().map(|(gpu, shape)| format!("{shape} on {gpu}")).collect()
+    }
+
+    #[test]
+    fn a_name_is_served_by_its_own_profile_if_some_gpu_has_it() {
+        let mut node = with(&["H100-80GB", "H200-141GB"], h100_shape("7g.80gb", 0), Occupancy::Taken);
+        assert_eq!(cut(&node, &["nvidia.com/mig-1g.10gb"]), [""; 0], "the GPU that has it is full");
+        node.gpus.remove(0);
+        assert_eq!(cut(&node, &["nvidia.com/mig-1g.10gb"]), ["1g.18gb at 6:1 on GPU-1"]);
+    }
+
+    #[test]
+    fn each_profile_that_serves_a_name_counts_for_it() {
+        for (profile, size, new) in [("1g.35gb", 2, 0), ("2g.35gb", 2, 0), ("3g.71gb", 4, 1)] {
+            let profile = profile.parse().unwrap();
+            let shape = Shape::Mig { profile, start: 4, size, part: MigPart::Whole };
+            let node = with(&["H200-141GB"], shape, Occupancy::Idle(SliceId::new("s1")));
+            assert_eq!(cut(&node, &["nvidia.com/mig-1g.20gb"]).len(), new, "{profile}");
+        }
+    }
+
+    #[test]
+    fn an_idle_share_counts_as_an_equal_share_only_if_it_is_one() {
+        let beside = |size| {
+            let idle = Occupancy::Idle(SliceId::new("s1"));
+            let mut node = with(&["T4-16GB"], Shape::TimeSlicing { size_gb: SizeGb(size) }, idle);
+            node.gpus[0].rule = serde_json::from_str(r#"{"timeSlicing": {"replicas": 3}}"#).unwrap();
+            cut(&node, &["nvidia.com/gpu.shared"])
+        };
+        assert_eq!(beside(4), [""; 0]);
+        assert_eq!(beside(2), ["4gb time slice on GPU-0"]);
+    }
+
+    #[test]
+    fn an_idle_slice_does_not_count_for_a_name_without_a_kind() {
+        let shape = Shape::TimeSlicing { size_gb: SizeGb(4) };
+        let node = with(&["T4-16GB"], shape, Occupancy::Idle(SliceId::new("s1")));
+        assert_eq!(cut(&node, &["kerf.dev/gpu-4gb", "nvidia.com/gpu-4gb.shared"]), [""; 0]);
+    }
+}

@@ -69,6 +69,14 @@ fn slices_on_different_gpus_are_placed_close_together() {
 }
 
 #[test]
+fn slices_that_may_be_on_one_gpu_leave_linked_gpus_together() {
+    let mut status = node_status(&["T4-16GB"; 3]);
+    status.gpus[1].peers = vec![Peer { index: 2, nvlinks: 4, pcie: None }];
+    let node = NodeInventory::from_spec(&GpuNodeSpec::default(), &status);
+    check(&node, &request("nvidia.com/gpu-4gb.shared", 2), &["GPU-0", "GPU-1"]);
+}
+
+#[test]
 fn a_gpu_that_a_slice_of_another_name_has_taken_is_replaced() {
     let mut status = node_status(&["T4-16GB"; 3]);
     status.gpus[0].peers = vec![Peer { index: 1, nvlinks: 4, pcie: None }];

@@ -58,6 +58,7 @@ fn a_node_with_too_few_gpus_is_refused_for_that() {
     assert_eq!(placed(&node(two), &[(4, 3, true)]), Err(Refusal::TooFewGpus), "three slices would fit");
     assert_eq!(placed(&node(two), &[(12, 3, true)]), Err(Refusal::CountNeverFits));
     assert_eq!(placed(&node(two), &[(20, 2, true)]), Err(Refusal::NeverFits));
+    assert_eq!(placed(&node(two), &[(4, 1, true), (20, 1, true)]), Err(Refusal::NeverFits), "one never does");
     assert_eq!(placed(&taken(two, &[14, 0]), &[(4, 2, true)]), Err(Refusal::NoRoom));
     assert_eq!(placed(&node(two), &[(4, 2, true), (4, 2, true)]), Err(Refusal::TooFewGpus));
     assert!(placed(&node(two), &[(4, 2, true), (5, 2, true)]).is_ok(), "of another name");
@@ -70,6 +71,48 @@ fn a_slice_leaves_its_best_place_to_slices_that_must_be_on_different_gpus() {
     assert_eq!(gpus(&alone), ["GPU-1"], "it has no neighbour there");
     let found = placed(&two, &[(10, 1, false), (8, 2, true)]).unwrap();
     assert_eq!(gpus(&found), ["GPU-0", "GPU-0", "GPU-1"], "no order of the containers finds this");
+    let found = placed(&taken(&["T4-16GB", "L4-24GB"], &[0, 2]), &[(10, 1, false), (8, 2, true)]).unwrap();
+    assert_eq!(gpus(&found), ["GPU-1", "GPU-0", "GPU-1"], "nor this");
+}
+
+/// Searches places for this pod on a free node, with these spreads and this number of tries.
+fn searched(wanted: &[Wanted], spreads: &[(u32, Spread)], tries: Option<u32>) -> bool {
+    let spreads = spreads.iter().map(|(size, spread)| (ResourceName::TimeSlicing(SizeGb(*size)), *spread));
+    let (request, spreads, fleet) = (pod(wanted), spreads.collect(), Fleet::default());
+    let placing = Placing {
+        node: node(&["T4-16GB"; 3]),
+        fleet: &fleet,
+        request: &request,
+        spreads: &spreads,
+        together: BTreeMap::new(),
+        spots: Vec::new(),
+    };
+    let holdings = request.holdings();
+    let order: Vec<usize> = (0..wanted.len()).collect();
+    let slices: Vec<usize> = order.iter().flat_map(|n| vec![*n; wanted[*n].1 as usize]).collect();
+    let found = match tries {
+        Some(mut tries) => placing.search_on(&holdings, &slices, &mut tries),
+        None => placing.search(&holdings, &order),
+    };
+    found.is_some()
+}
+
+#[test]
+fn each_gpu_that_is_tried_for_a_slice_counts_once() {
+    let finds = |tries| searched(&[(4, 1, false)], &[], Some(tries));
+    assert!(finds(1) && !finds(0));
+    // The second slice is not tried before the first one's GPU, and the third not before the second one's.
+    let finds = |tries| searched(&[(4, 3, true)], &[(4, Spread::DistinctGpus)], Some(tries));
+    assert!(finds(5) && !finds(4));
+}
+
+#[test]
+fn only_slices_of_several_names_are_searched_for_if_some_must_be_on_different_gpus() {
+    let distinct = (4, Spread::DistinctGpus);
+    assert!(searched(&[(4, 2, true), (5, 1, false)], &[distinct], None));
+    assert!(searched(&[(4, 2, true), (5, 2, false)], &[distinct, (5, Spread::OneGpu)], None));
+    assert!(!searched(&[(4, 2, true)], &[distinct], None));
+    assert!(!searched(&[(4, 2, false), (5, 1, false)], &[], None));
 }
 
 #[test]
@@ -98,6 +141,9 @@ fn whole_gpus_are_different_anyway() {
     assert_eq!(gpus(&found), ["GPU-0", "GPU-1"]);
     assert!(found.slices.iter().all(|slice| !slice.alone));
     assert_eq!(fit(&node(&["T4-16GB"]), &pod, &Fleet::default()), Err(Refusal::CountNeverFits));
+    pod.containers.push(container(1, (4, 1, false)));
+    let beside_another = fit(&node(&["T4-16GB"; 3]), &pod, &Fleet::default()).unwrap();
+    assert!(beside_another.slices.iter().all(|slice| !slice.alone));
 }
 
 /// Whether all these slices find a place, by trying every GPU for every slice.

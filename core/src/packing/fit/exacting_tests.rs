@@ -51,6 +51,7 @@ fn the_refusal_distinguishes_selection_full_and_impossible() {
     assert_eq!(refusal("nvidia.com/mig-1g.10gb", 1), Refusal::NoRoom);
     assert_eq!(refusal("nvidia.com/mig-1g.10gb", 8), Refusal::CountNeverFits, "two GPUs could hold them");
     assert_eq!(refusal("nvidia.com/gpu-4gb", 1), Refusal::NeverFits);
+    assert_eq!(refusal("nvidia.com/mig-7g.141gb", 1), Refusal::NeverFits, "nor another GPU has it");
 }
 
 #[test]
@@ -72,6 +73,13 @@ fn a_compute_minimum_that_each_gpu_meets_needs_no_slice_alone() {
     let two = node(&["H100-80GB", "H100-80GB"]);
     let placed = placed(&two, &exacting("nvidia.com/mig-1g.10gb", None, Some(14))).unwrap();
     assert_eq!((placed.shape.to_string().as_str(), placed.alone), ("1g.10gb at 6:1", false));
+}
+
+#[test]
+fn a_gpu_that_cannot_have_such_a_slice_needs_no_slice_alone() {
+    let mut two = node(&["H100-80GB", "H100-80GB"]);
+    two.gpus[1].table = crate::mig::MigTable::default();
+    assert!(!placed(&two, &exacting("nvidia.com/mig-1g.10gb", Some(9_000), None)).unwrap().alone);
 }
 
 #[test]
@@ -124,6 +132,19 @@ fn an_instance_has_at_least_the_compute_that_is_asked_for() {
     }
     assert_eq!(text("nvidia.com/mig-1g.10gb", 50).as_deref(), Ok("4g.40gb at 0:4"));
     assert_eq!(text("nvidia.com/mig-1g.10gb", 58).as_deref(), Ok("7g.80gb at 0:8"));
+}
+
+#[test]
+fn a_compute_instance_has_the_memory_and_the_compute_that_is_asked_for() {
+    let mut node = node(&["H100-80GB"]);
+    let real = node.gpus[0].table.entry("3g.40gb".parse().unwrap()).unwrap().memory.0;
+    let may = |node: &NodeInventory, memory, compute| {
+        placed(node, &exacting("nvidia.com/mig-1c.3g.40gb", memory, compute)).is_ok()
+    };
+    assert!(!may(&node, None, None), "policy does not allow compute instances");
+    node.gpus[0].rule.compute_instances = true;
+    assert!(may(&node, Some(real), None) && !may(&node, Some(real + 1), None));
+    assert!(may(&node, None, Some(14)) && !may(&node, None, Some(15)), "a seventh is 14.3 %");
 }
 
 #[test]

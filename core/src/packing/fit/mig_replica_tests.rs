@@ -94,6 +94,26 @@ fn a_released_replica_is_reused_first() {
 }
 
 #[test]
+fn the_instance_with_the_most_pods_gets_the_next_one() {
+    let status = node_status(&["H100-80GB"]);
+    let spec = filled(by_turns(3), &status, &[SHARED; 5]);
+    let free = |spec: &GpuNodeSpec, pod: &str| ledger::release(spec, &owner_in_epoch(pod).uid).unwrap();
+    let spec = with(&free(&free(&spec, "0"), "1"), &status, "next", &request(SHARED, 1)).unwrap();
+    let places = ["6:1, replica 2", "4:1, replica 0", "4:1, replica 1", "4:1, replica 2"];
+    assert_eq!(reserved(&spec), places.map(|place| format!("1g.10gb at {place}")));
+}
+
+#[test]
+fn the_first_free_number_is_a_new_replicas() {
+    let status = node_status(&["H100-80GB"]);
+    let mut node = NodeInventory::from_spec(&by_turns(3), &status);
+    let instance = crate::testing::h100_shape("1g.10gb", 6).instance().unwrap();
+    let shape = |replica| Shape::from_instance(instance, crate::contract::MigPart::Replica { replica });
+    node.gpus[0].slices.push(PlacedSlice { shape: shape(1), occupancy: Occupancy::Taken });
+    assert_eq!(fit(&node, &request(SHARED, 1), &FLEET).unwrap().slices[0].shape, shape(0));
+}
+
+#[test]
 fn a_replica_guarantees_no_compute_and_has_the_memory_of_its_instance() {
     let status = node_status(&["H100-80GB"]);
     let has = |compute, memory: Option<u64>| {

@@ -42,6 +42,20 @@ fn an_idle_slice_at_the_best_place_is_used_again() {
 }
 
 #[test]
+fn a_released_slice_is_used_again_if_no_new_one_costs_less() {
+    let beside = |taken: &[u8]| {
+        let h100 = node(&["H100-80GB"]);
+        let mut node =
+            taken.iter().fold(h100, |node, start| with(node, 0, h100_shape("1g.10gb", *start), None));
+        let occupancy = Occupancy::Released("s1".into());
+        node.gpus[0].slices.push(PlacedSlice { shape: h100_shape("1g.10gb", 6), occupancy });
+        place(&node, "nvidia.com/mig-1g.10gb").unwrap().2
+    };
+    assert_eq!(beside(&[]), Source::Cut(vec![]), "a pod may still get it, so that the GPU is in use");
+    assert_eq!(beside(&[0, 1, 2, 3, 4, 5]), Source::Idle("s1".into()));
+}
+
+#[test]
 fn idle_slices_make_room_for_a_bigger_one() {
     let small = (0..7).fold(node(&["H100-80GB"]), |n, start| {
         let id = format!("s{start}");
@@ -50,6 +64,18 @@ fn idle_slices_make_room_for_a_bigger_one() {
     let (_, shape, source) = place(&small, "nvidia.com/mig-3g.40gb").unwrap();
     assert_eq!(shape, "3g.40gb at 4:4");
     assert_eq!(source, Source::Cut(["s4", "s5", "s6"].map(SliceId::new).to_vec()));
+}
+
+#[test]
+fn an_idle_instance_with_the_media_engines_goes_wherever_it_lies() {
+    let shape = |profile: &str, start| {
+        let part = MigPart::Whole;
+        Shape::Mig { profile: profile.parse().unwrap(), start, size: 1, part }
+    };
+    let taken = with(node(&["A30-24GB"]), 0, shape("1g.6gb", 1), None);
+    let node = with(taken, 0, shape("1g.6gb+me", 0), Some("s0"));
+    let (_, place, source) = place(&node, "nvidia.com/mig-2g.12gb.me").unwrap();
+    assert_eq!((place.as_str(), source), ("2g.12gb+me at 2:2", Source::Cut(vec!["s0".into()])));
 }
 
 #[test]

@@ -11,7 +11,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::inotify::{self, CreateFlags, Reader, WatchFlags};
 
 /// Poll interval if the kernel allows this user no more watches.
-const POLL: Duration = Duration::from_millis(20);
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 /// Watches the control file for changes since its creation.
 pub(crate) struct ControlWatch {
@@ -64,7 +64,7 @@ impl ControlWatch {
 pub(crate) fn sleep(watch: Option<&ControlWatch>, at_most: Duration) {
     let waited = watch.map(|watch| watch.wait(at_most));
     if !matches!(waited, Some(Ok(()))) {
-        std::thread::sleep(at_most.min(POLL));
+        std::thread::sleep(at_most.min(POLL_INTERVAL));
     }
 }
 

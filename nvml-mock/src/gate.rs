@@ -14,7 +14,7 @@ use crate::state::{HangingCall, MockState};
 use crate::store::View;
 
 /// How often a hanging call checks whether it may continue.
-const HANG_POLL: Duration = Duration::from_millis(10);
+const HANG_POLL_INTERVAL: Duration = Duration::from_millis(10);
 
 /// What happens to a call after it has taken effect.
 pub(crate) struct Gate {
@@ -105,7 +105,7 @@ impl Call {
     fn wait_while(&self, gpu: Option<u32>, hangs: impl Fn(&View) -> bool) -> Outcome<()> {
         let _listed = Listed::enter(self, gpu)?;
         while hangs(&self.store.view()?) {
-            std::thread::sleep(HANG_POLL);
+            std::thread::sleep(HANG_POLL_INTERVAL);
         }
         Ok(())
     }

@@ -14,7 +14,7 @@ use std::time::Duration;
 const VERSION: &str = "v1beta1";
 
 /// How often the kubelet writes device counts to the node's status.
-const STATUS_PERIOD: Duration = Duration::from_millis(200);
+const STATUS_INTERVAL: Duration = Duration::from_millis(200);
 
 /// A static node. Dropping it stops its kubelet.
 pub struct StaticServer {
@@ -35,7 +35,7 @@ impl StaticServer {
         std::fs::create_dir_all(&dir).with_context(|| format!("failed to create {}", dir.display()))?;
         let labels = labels.into_iter().collect();
         let kubelet = StandInKubelet::start(KubeletOptions {
-            status_period: STATUS_PERIOD,
+            status_period: STATUS_INTERVAL,
             register_node: Some(NodeTemplate { labels, ..NodeTemplate::default() }),
             ..KubeletOptions::new(name, plane.client(), &dir)
         });

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 const TIMEOUT: Duration = Duration::from_secs(30);
 /// How long the test watches for late evictions.
-const WATCHED: Duration = Duration::from_secs(3);
+const WATCH_TIMEOUT: Duration = Duration::from_secs(3);
 const URGENT: &str = "urgent";
 
 /// The pod with this many CPUs, and with a priority class if one is given.
@@ -67,7 +67,7 @@ async fn pods_without_a_gpu_are_preempted_only_once_the_slice_is_free() -> anyho
 
     cluster.create(&with_cpu(whole_gpu("urgent"), 2 * quarter, Some(URGENT))).await?;
     cluster.event("urgent", "no pod is preempted for it").await?;
-    tokio::time::sleep(WATCHED).await;
+    tokio::time::sleep(WATCH_TIMEOUT).await;
     assert_eq!(left_alone(&cluster).await?, 4, "somebody was evicted for a pod that waits for a slice");
 
     cluster.delete("holder").await?;

@@ -11,7 +11,7 @@ use kerf_tests::monitoring::{Buckets, Dashboard, Drawn, Load, Prometheus, pictur
 use kerf_tests::random::Random;
 use tokio::time::sleep;
 
-const STEP: Duration = Duration::from_millis(1500);
+const STEP_INTERVAL: Duration = Duration::from_millis(1500);
 
 #[derive(Debug, ClapArgs)]
 pub struct Args {
@@ -34,7 +34,7 @@ pub async fn run(args: &Args) -> anyhow::Result<()> {
     load.create(&cluster).await?;
     while began.elapsed() < Duration::from_secs(args.seconds.into()) {
         load.step(&cluster, &mut random).await?;
-        sleep(STEP).await;
+        sleep(STEP_INTERVAL).await;
     }
     let end = seconds();
     let dashboard = Dashboard::read()?;

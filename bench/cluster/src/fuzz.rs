@@ -10,7 +10,7 @@ use kerf_tests::fuzz::{Report, Target, run as feed};
 use crate::report::{Figure, print, print_figures};
 
 /// How often the progress of a target is printed.
-const TELL: Duration = Duration::from_secs(10);
+const PROGRESS_INTERVAL: Duration = Duration::from_secs(10);
 
 #[derive(Debug, ClapArgs)]
 pub struct Args {
@@ -39,7 +39,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         let progress = |done: u64| {
             // If another thread holds the lock, that thread prints the progress.
             let Ok(mut reported) = reported.try_lock() else { return };
-            if reported.elapsed() >= TELL {
+            if reported.elapsed() >= PROGRESS_INTERVAL {
                 *reported = Instant::now();
                 print(&format!("# {}: {done} of {}", target.name(), args.inputs));
             }

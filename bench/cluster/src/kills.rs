@@ -17,7 +17,7 @@ use kube::ResourceExt as _;
 use crate::report::{Figure, count, print, print_figures};
 
 /// The delay between two steps of the churn.
-const PAUSE: Duration = Duration::from_millis(30);
+const STEP_DELAY: Duration = Duration::from_millis(30);
 
 /// The interval between two observations of the cluster.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
@@ -79,7 +79,7 @@ pub async fn run(args: &Args) -> anyhow::Result<()> {
             let (ran, took) = (findings.ran.len(), begun.elapsed().as_secs());
             print(&format!("# {} pods in {took} s, {ran} of them seen running", churn.created()));
         }
-        tokio::time::sleep(PAUSE).await;
+        tokio::time::sleep(STEP_DELAY).await;
     }
     let lost = rest(&cluster, &churn, &mut findings).await?;
     let all: u32 = kills.values().sum();

@@ -19,7 +19,7 @@ use kube::api::DeleteParams;
 use crate::report::{Figure, Latency, print, print_figures};
 
 /// A creation that takes longer has waited for the webhook, whose timeout is 5 s.
-const WAITED: Duration = Duration::from_secs(2);
+const CREATION_LIMIT: Duration = Duration::from_secs(2);
 const TIMEOUT: Duration = Duration::from_secs(30);
 
 #[derive(Debug, ClapArgs)]
@@ -117,7 +117,7 @@ async fn create(scene: &AdmissionScene, pods: &[Pod], args: &Args) -> Vec<Sample
 /// Prints a round, and returns how many creations failed or waited.
 fn show(name: &str, samples: &[Sample]) -> f64 {
     let latency = Latency::of(samples.iter().map(|sample| sample.took).collect());
-    let bad = samples.iter().filter(|sample| sample.error.is_some() || sample.took > WAITED).count();
+    let bad = samples.iter().filter(|sample| sample.error.is_some() || sample.took > CREATION_LIMIT).count();
     print(&format!(
         "{name:<36} n {:>6}   failed or waited {bad:>4}   p50 {:>6.2} ms   p99 {:>6.2} ms",
         latency.count, latency.p50_ms, latency.p99_ms

@@ -25,7 +25,7 @@ const LEAVE_TIMEOUT: Duration = Duration::from_mins(3);
 
 /// The time in which the webhook's watch shows that a GPU is free. A pod that is created earlier could get the next
 /// kind of its class, because the webhook would still count the GPU as taken.
-const WATCH_LATENCY: Duration = Duration::from_secs(1);
+const WATCH_DELAY: Duration = Duration::from_secs(1);
 
 pub struct Cluster {
     client: Client,
@@ -89,7 +89,7 @@ impl Cluster {
             if !taken {
                 // A GPU that was free at once needs no pause, because the webhook has seen it by now.
                 if waited {
-                    tokio::time::sleep(WATCH_LATENCY).await;
+                    tokio::time::sleep(WATCH_DELAY).await;
                 }
                 return Ok(());
             }

@@ -169,7 +169,7 @@ fn files_and_reloads_are_counted() {
 
 /// The longest time until a change of the files is in force. docs/policies.md guarantees it, so it does not follow
 /// [`POLL_INTERVAL`].
-const SOON: Duration = Duration::from_secs(2);
+const CHANGE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Follows the files and returns just after a reading, so that the next change waits as long as possible. The clock is
 /// the test's, so that no slow machine can miss the limit.
@@ -202,7 +202,7 @@ async fn a_config_map_folder_is_followed_through_its_symlinks() {
     symlink("..v2", root.join("..new")).unwrap();
     fs::rename(root.join("..new"), root.join("..data")).unwrap();
     symlink("..data/c.yaml", root.join("c.yaml")).unwrap();
-    let changed = tokio::time::timeout(SOON, async {
+    let changed = tokio::time::timeout(CHANGE_TIMEOUT, async {
         while names(&store) != ["b", "c"] {
             tokio::time::sleep(POLL_INTERVAL / 4).await;
         }
@@ -232,7 +232,7 @@ async fn a_config_map_volume_is_followed_through_its_symlinks() {
     let watch = watch(&store, &stop).await;
 
     link("v2");
-    tokio::time::timeout(SOON, async {
+    tokio::time::timeout(CHANGE_TIMEOUT, async {
         while store.current().pods[0].name() != "second" {
             tokio::time::sleep(POLL_INTERVAL / 4).await;
         }

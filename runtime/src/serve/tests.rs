@@ -184,22 +184,22 @@ async fn ends(stream: &mut TcpStream, within: Duration) -> bool {
     timeout(within, stream.read_to_end(&mut Vec::new())).await.is_ok()
 }
 
-const MOMENT: Duration = Duration::from_millis(300);
+const QUIET_TIMEOUT: Duration = Duration::from_millis(300);
 
 #[tokio::test]
 async fn a_connection_without_a_request_is_ended_in_time() {
-    let (address, _held) = start_upgrades(UpgradeLimits { connections: 9, timeout: 2 * MOMENT }).await;
+    let (address, _held) = start_upgrades(UpgradeLimits { connections: 9, timeout: 2 * QUIET_TIMEOUT }).await;
     for sent in ["", "GET / HTTP/1.1\r\nho"] {
         let mut silent = TcpStream::connect(address).await.unwrap();
         silent.write_all(sent.as_bytes()).await.unwrap();
-        assert!(!ends(&mut silent, MOMENT).await);
-        assert!(ends(&mut silent, 4 * MOMENT).await, "{sent}");
+        assert!(!ends(&mut silent, QUIET_TIMEOUT).await);
+        assert!(ends(&mut silent, 4 * QUIET_TIMEOUT).await, "{sent}");
     }
 }
 
 #[tokio::test]
 async fn connections_without_an_upgrade_are_limited() {
-    let limits = UpgradeLimits { connections: 2, timeout: 60 * MOMENT };
+    let limits = UpgradeLimits { connections: 2, timeout: 60 * QUIET_TIMEOUT };
     let (address, release) = start_upgrades(limits).await;
     // Connections that have been upgraded take no place.
     let mut upgraded = Vec::new();
@@ -213,22 +213,22 @@ async fn connections_without_an_upgrade_are_limited() {
         assert!(answer.starts_with("HTTP/1.1 101") && !answer.contains("close"), "{answer}");
         upgraded.push(stream);
     }
-    tokio::time::sleep(MOMENT).await;
+    tokio::time::sleep(QUIET_TIMEOUT).await;
     let mut silent = TcpStream::connect(address).await.unwrap();
     let mut busy = TcpStream::connect(address).await.unwrap();
     busy.write_all(b"GET / HTTP/1.1\r\nhost: kerf\r\n\r\n").await.unwrap();
     for stream in [&mut silent, &mut busy] {
-        assert!(!ends(stream, MOMENT).await);
+        assert!(!ends(stream, QUIET_TIMEOUT).await);
     }
-    assert!(ends(&mut TcpStream::connect(address).await.unwrap(), MOMENT).await);
+    assert!(ends(&mut TcpStream::connect(address).await.unwrap(), QUIET_TIMEOUT).await);
     // A request that is no upgrade is the only one of its connection.
     release.send_replace(true);
     let mut answer = String::new();
-    timeout(MOMENT, busy.read_to_string(&mut answer)).await.unwrap().unwrap();
+    timeout(QUIET_TIMEOUT, busy.read_to_string(&mut answer)).await.unwrap().unwrap();
     assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
-    assert!(!ends(&mut TcpStream::connect(address).await.unwrap(), MOMENT).await);
+    assert!(!ends(&mut TcpStream::connect(address).await.unwrap(), QUIET_TIMEOUT).await);
     for stream in &mut upgraded {
         stream.write_all(b"x").await.unwrap();
-        assert_eq!(timeout(MOMENT, stream.read_u8()).await.unwrap().unwrap(), b'x');
+        assert_eq!(timeout(QUIET_TIMEOUT, stream.read_u8()).await.unwrap().unwrap(), b'x');
     }
 }

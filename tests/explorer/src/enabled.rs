@@ -2,7 +2,7 @@
 
 use crate::api::Phase;
 use crate::event::Event;
-use crate::setting::LEASE;
+use crate::setting::LEASE_TIMEOUT;
 use crate::world::World;
 use kerf_core::ledger::reserved;
 
@@ -52,7 +52,7 @@ impl World<'_> {
 
     /// Whether another replica may take the Lease.
     pub fn is_lease_free(&self) -> bool {
-        self.now >= self.lease.renewed + LEASE
+        self.now >= self.lease.renewed + LEASE_TIMEOUT
     }
 
     fn leader_may_on(&self, leader: usize, node: usize, events: &mut Vec<Event>) {

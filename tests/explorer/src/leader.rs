@@ -5,7 +5,7 @@ use crate::api::{Binding, Phase};
 use crate::checks::{self, Rule, Violation};
 use crate::copies::Copies;
 use crate::network::Message;
-use crate::setting::{GATE, LEADS_FOR, LEASE, POST_GRACE};
+use crate::setting::{BIND_TIMEOUT, LEADER_TIMEOUT, LEASE_TIMEOUT, POST_GRACE};
 use crate::world::World;
 use kerf_core::ledger::{
     Action, Answer, BindProgress, Input, Limits, Moment, Order, OrderKind, PodSlices, Posted,
@@ -77,7 +77,7 @@ impl World<'_> {
     pub fn bind(&mut self, leader: usize, pod: usize, node: usize) -> Result<(), Violation> {
         let setting = self.setting;
         let (request, fleet) = (&setting.pods[self.pods[pod].request], &setting.fleet);
-        let (owner, gate) = (self.pods[pod].owner.clone(), self.now + GATE);
+        let (owner, gate) = (self.pods[pod].owner.clone(), self.now + BIND_TIMEOUT);
         let it = self.leader(leader);
         let (Some(term), Some(connection)) = (&it.term, it.copies.connection(node)) else { return Ok(()) };
         let epoch = term.epoch;
@@ -188,7 +188,7 @@ impl World<'_> {
     /// Checks that no bind sends anything once another replica may hold the Lease.
     fn check_lease(&self, leader: usize, epoch: u64) -> Result<(), Violation> {
         let is_its = self.lease.epoch == epoch && self.lease.holder == leader;
-        if is_its && self.now < self.lease.renewed + LEASE {
+        if is_its && self.now < self.lease.renewed + LEASE_TIMEOUT {
             return Ok(());
         }
         Err(Violation::new(Rule::Lease, format!("L{leader} sends in epoch {epoch} after its Lease")))
@@ -309,7 +309,7 @@ impl World<'_> {
         let (epoch, now) = (self.lease.epoch + 1, self.now);
         self.lease = crate::api::Lease { holder: leader, epoch, renewed: now };
         let it = self.leader(leader);
-        it.term = Some(Term { epoch, until: now + LEADS_FOR });
+        it.term = Some(Term { epoch, until: now + LEADER_TIMEOUT });
         it.attempts = 0;
         it.copies.forget_proposals();
         self.note(|| format!("its epoch is {epoch}"));

@@ -8,10 +8,10 @@ use std::time::Duration;
 
 /// The time after which nothing of before is left: a Binding without an answer is over after 80 s, a failed lookup is
 /// repeated within 30 s, a reservation lives 60 s.
-const REST: Duration = Duration::from_mins(4);
+const REST_DELAY: Duration = Duration::from_mins(4);
 
 /// The longest step of the clock.
-const STEP: Duration = Duration::from_secs(20);
+const STEP_LIMIT: Duration = Duration::from_secs(20);
 
 /// The limit of events without any time passing. More are a violation.
 const AT_ONCE: usize = 3_000;
@@ -21,14 +21,14 @@ impl World<'_> {
     pub fn rest(&mut self) -> Result<(), Violation> {
         (self.upsets, self.is_at_rest) = (0, true);
         self.strays.clear();
-        let end = self.now + REST;
+        let end = self.now + REST_DELAY;
         while self.now < end {
             self.settle()?;
             for pod in 0..self.pods.len() {
                 self.schedule(pod)?;
             }
             self.settle()?;
-            self.pass(Some(STEP))?;
+            self.pass(Some(STEP_LIMIT))?;
             checks::after_each(self)?;
         }
         self.settle()?;

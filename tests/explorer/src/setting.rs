@@ -6,13 +6,13 @@ use kerf_core::testing::{MIXED_REQUESTS, node_status, request};
 use std::time::Duration;
 
 /// How long a leader that is awake may rely on its Lease after a renewal.
-pub const LEADS_FOR: Duration = Duration::from_secs(10);
+pub const LEADER_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// How long after a renewal another replica may take the Lease.
-pub const LEASE: Duration = Duration::from_secs(15);
+pub const LEASE_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// How long a bind is open.
-pub const GATE: Duration = Duration::from_secs(9);
+pub const BIND_TIMEOUT: Duration = Duration::from_secs(9);
 
 /// How long after the gate a leader waits for the answer to its Binding.
 pub const POST_GRACE: Duration = Duration::from_millis(800);

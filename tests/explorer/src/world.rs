@@ -6,7 +6,7 @@ use crate::checks::{self, Violation};
 use crate::event::Event;
 use crate::leader::Leader;
 use crate::network::Connection;
-use crate::setting::{LEADS_FOR, LEASE, Setting};
+use crate::setting::{LEADER_TIMEOUT, LEASE_TIMEOUT, Setting};
 use kerf_core::ledger::{Answer, Moment, Order};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -269,7 +269,7 @@ impl<'s> World<'s> {
                 let holder = self.lease.holder;
                 self.lease.renewed = next;
                 if let Some(term) = &mut self.leader(holder).term {
-                    term.until = next + LEADS_FOR;
+                    term.until = next + LEADER_TIMEOUT;
                 }
             }
         }
@@ -299,7 +299,7 @@ impl<'s> World<'s> {
             .chain(unexecuted.map(|binding| binding.until))
             .chain(leaders)
             .chain(terms)
-            .chain(is_free.then(|| self.lease.renewed + LEASE));
+            .chain(is_free.then(|| self.lease.renewed + LEASE_TIMEOUT));
         all.filter(|due| *due > self.now).min()
     }
 }

@@ -14,7 +14,7 @@ use tokio::time::timeout;
 use crate::relay::relay;
 
 /// How often the proxy probes a replica. The manifests probe every 2 s, which would make the tests slow.
-const PROBE: Duration = Duration::from_millis(50);
+const PROBE_INTERVAL: Duration = Duration::from_millis(50);
 const TIMEOUT: Duration = Duration::from_secs(1);
 
 #[derive(Debug)]
@@ -64,7 +64,7 @@ impl AdmissionProxy {
             loop {
                 let is_ready = matches!(timeout(TIMEOUT, is_ready(admin)).await, Ok(Ok(true)));
                 reported.store(is_ready, Ordering::Relaxed);
-                tokio::time::sleep(PROBE).await;
+                tokio::time::sleep(PROBE_INTERVAL).await;
             }
         });
         self.shared.backends().push(Backend { address, ready, probing: probing.abort_handle() });

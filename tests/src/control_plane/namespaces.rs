@@ -11,7 +11,7 @@ use super::ControlPlane;
 
 /// Timeout for the controller manager to create a service account, on a busy machine.
 const TIMEOUT: Duration = Duration::from_mins(1);
-const PAUSE: Duration = Duration::from_millis(25);
+const POLL_INTERVAL: Duration = Duration::from_millis(25);
 
 impl ControlPlane {
     /// Creates a namespace, and returns when pods can be created in it.
@@ -31,7 +31,7 @@ impl ControlPlane {
             if began.elapsed() > TIMEOUT {
                 bail!("no default service account in {namespace} after {} s", TIMEOUT.as_secs());
             }
-            tokio::time::sleep(PAUSE).await;
+            tokio::time::sleep(POLL_INTERVAL).await;
         }
         Ok(())
     }

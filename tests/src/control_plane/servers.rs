@@ -12,7 +12,7 @@ use crate::process::{Child, Program};
 const START_TIMEOUT: Duration = Duration::from_mins(1);
 
 /// Interval of probes: short compared to a start, and no load for the program.
-const PROBE_PAUSE: Duration = Duration::from_millis(25);
+const PROBE_INTERVAL: Duration = Duration::from_millis(25);
 
 /// How long a program may take to exit before it is killed.
 const STOP_TIMEOUT: Duration = Duration::from_secs(5);
@@ -99,7 +99,7 @@ impl Server {
                 let tail = self.child.log_tail();
                 bail!("{name} is not ready after {seconds} s ({reason}); the end of its log:\n{tail}");
             }
-            tokio::time::sleep(PROBE_PAUSE).await;
+            tokio::time::sleep(PROBE_INTERVAL).await;
         }
         self.ready = true;
         tracing::debug!(program = name, milliseconds = began.elapsed().as_millis(), "is ready");

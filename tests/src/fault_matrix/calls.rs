@@ -17,7 +17,7 @@ pub(super) type Calls = BTreeMap<Call, Vec<Act>>;
 const TIMES: usize = 8;
 
 /// By then the agent's watch for errors has noticed that the GPUs have new handles.
-const WATCH_NOTICES: Duration = Duration::from_secs(7);
+const WATCH_DELAY: Duration = Duration::from_secs(7);
 
 /// The command that ends an MPS server's fault, some 15 seconds after its begin.
 const SHUT_DOWN: &str = "shutdown_server";
@@ -73,7 +73,7 @@ impl Scene {
             }
             self.ask(act);
             let least = match act {
-                Act::Switch if n == 0 => WATCH_NOTICES,
+                Act::Switch if n == 0 => WATCH_DELAY,
                 Act::Rest | Act::Start => self.period * 3 / 2,
                 // The agent sets limits only for processes that it has seen.
                 Act::Slice if n == 0 => self.period * 3 / 2,

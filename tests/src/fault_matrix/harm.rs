@@ -9,7 +9,7 @@ use super::scene::Scene;
 use crate::mps::{Fault as Mishap, WordFault};
 
 /// How often the agent probes an MPS daemon (`Timings::probe_every`, which no flag scales).
-const MPS_PERIOD: Duration = Duration::from_secs(5);
+const MPS_PROBE_INTERVAL: Duration = Duration::from_secs(5);
 
 pub(super) struct Harm {
     strike: Strike,
@@ -94,7 +94,7 @@ impl Harm {
 
     /// The agent's probe period for the faulty part.
     pub(super) fn period(&self, own: Duration) -> Duration {
-        if self.is_of_mps() { own.max(MPS_PERIOD) } else { own }
+        if self.is_of_mps() { own.max(MPS_PROBE_INTERVAL) } else { own }
     }
 }
 

@@ -28,9 +28,9 @@ use crate::mps::MpsStandIn;
 use crate::stand_in_leader::StandInLeader;
 
 /// Interval of the leader's rounds.
-const TICK: Duration = Duration::from_millis(15);
+const ROUND_INTERVAL: Duration = Duration::from_millis(15);
 
-const DEMAND: Duration = Duration::from_millis(120);
+const DEMAND_INTERVAL: Duration = Duration::from_millis(120);
 
 /// GPU memory in MiB of a process of the churn, which is less than the smallest share.
 const USED_MIB: u64 = 256;
@@ -131,7 +131,7 @@ impl Scene {
 
     /// One round of the leader. A `busy` node also gets a random demand if it is time for one.
     pub(super) async fn tick(&mut self, busy: bool) -> anyhow::Result<()> {
-        if busy && self.last_demand.elapsed() >= DEMAND {
+        if busy && self.last_demand.elapsed() >= DEMAND_INTERVAL {
             self.last_demand = Instant::now();
             self.demand().await?;
         }
@@ -139,7 +139,7 @@ impl Scene {
         let pods = self.sight.pods.borrow().clone();
         self.leader.upkeep(&pods).await?;
         self.run_processes()?;
-        tokio::time::sleep(TICK).await;
+        tokio::time::sleep(ROUND_INTERVAL).await;
         Ok(())
     }
 

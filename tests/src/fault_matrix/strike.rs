@@ -16,17 +16,17 @@ const NEVER: u32 = 20;
 
 /// A node that keeps a failed slice for a pod settles later: a Binding may arrive for eighty seconds, then
 /// the agent looks up the pod, releases the slice, and the pod is deleted.
-const DOUBT_ENDS_WITHIN: Duration = Duration::from_secs(100);
+const DOUBT_TIMEOUT: Duration = Duration::from_secs(100);
 
 /// Timeout for the faulty call.
-const CALLED_WITHIN: Duration = Duration::from_mins(1);
+const CALL_TIMEOUT: Duration = Duration::from_mins(1);
 
 /// Delay before another act shall make the agent call.
 const ASK_INTERVAL: Duration = Duration::from_secs(3);
 
 /// How long the agent may take to replace a hanging MPS daemon: three probes at intervals of five seconds
 /// that take three seconds each, and a start.
-const REPLACED_WITHIN: Duration = Duration::from_secs(45);
+const REPLACEMENT_TIMEOUT: Duration = Duration::from_secs(45);
 
 /// How often a dose is given if its node settles late, because other load on the machine may be the cause.
 const TRIES: usize = 3;
@@ -132,7 +132,7 @@ impl Scene {
         let begun = Instant::now();
         let mut asks = asks.iter().cycle();
         let mut asked: Option<Instant> = None;
-        while begun.elapsed() < CALLED_WITHIN {
+        while begun.elapsed() < CALL_TIMEOUT {
             if harm.has_struck(self)? {
                 return Ok(true);
             }
@@ -160,7 +160,7 @@ impl Scene {
                         || over < period * 3 && !harm.is_of_mps() && self.status().is_ready()
                 }
                 Lasts::AWhile => over < self.period,
-                Lasts::UntilReplaced => over < REPLACED_WITHIN && self.daemons_started()? == daemons,
+                Lasts::UntilReplaced => over < REPLACEMENT_TIMEOUT && self.daemons_started()? == daemons,
             };
             if !goes_on {
                 return Ok(());
@@ -183,7 +183,7 @@ impl Scene {
                 return Ok(if in_time { Outcome::Settled(took) } else { Outcome::Late(took, last) });
             }
             if self.leader.is_kept_in_doubt() {
-                never = never.max(DOUBT_ENDS_WITHIN);
+                never = never.max(DOUBT_TIMEOUT);
             }
             if took > never {
                 self.faults.push(format!("never settled: {complaints:?}"));

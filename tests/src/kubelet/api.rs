@@ -11,9 +11,9 @@ use serde_json::{Value, json};
 use super::demand::PodKey;
 use super::status;
 
-/// Delay before the first retry. It doubles up to [`LONGEST_WAIT`].
-const FIRST_WAIT: Duration = Duration::from_millis(50);
-const LONGEST_WAIT: Duration = Duration::from_secs(2);
+/// Delay before the first retry. It doubles up to [`BACKOFF_LIMIT`].
+const FIRST_BACKOFF: Duration = Duration::from_millis(50);
+const BACKOFF_LIMIT: Duration = Duration::from_secs(2);
 
 /// Number of tries: about 50 s in all, longer than an API server's restart.
 const TRIES: u32 = 30;
@@ -23,7 +23,7 @@ pub(super) async fn insist<T, F>(what: &str, mut call: impl FnMut() -> F) -> Opt
 where
     F: Future<Output = Result<T, kube::Error>>,
 {
-    let mut wait = FIRST_WAIT;
+    let mut wait = FIRST_BACKOFF;
     for _ in 0..TRIES {
         match call().await {
             Ok(value) => return Some(value),
@@ -35,7 +35,7 @@ where
             Err(error) => tracing::debug!(what, %error, "a write of the stand-in kubelet is tried again"),
         }
         tokio::time::sleep(wait).await;
-        wait = (wait * 2).min(LONGEST_WAIT);
+        wait = (wait * 2).min(BACKOFF_LIMIT);
     }
     tracing::warn!(what, "the stand-in kubelet gave a write up");
     None

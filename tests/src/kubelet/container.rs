@@ -20,7 +20,7 @@ use super::log_book;
 use super::pod_files::PATH;
 
 /// How often a process is checked for its end.
-const EXIT_POLL: Duration = Duration::from_millis(50);
+const EXIT_POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 /// The container's environment. The pod's own variables override the device plugin's, as in the kubelet; only
 /// literal values are supported here.
@@ -105,7 +105,7 @@ async fn its_end(child: &mut Child) -> i32 {
         if let Some(code) = ended(child) {
             return code;
         }
-        tokio::time::sleep(EXIT_POLL).await;
+        tokio::time::sleep(EXIT_POLL_INTERVAL).await;
     }
 }
 

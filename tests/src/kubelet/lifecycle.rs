@@ -30,12 +30,12 @@ use super::{api, container};
 
 /// Backoff of a container's restarts: shorter than the kubelet's (10 s to 5 min), because tests wait for
 /// them.
-const FIRST_PAUSE: Duration = Duration::from_millis(500);
-const LONGEST_PAUSE: Duration = Duration::from_secs(10);
+const FIRST_BACKOFF: Duration = Duration::from_millis(500);
+const BACKOFF_LIMIT: Duration = Duration::from_secs(10);
 
-/// The longest backoff of mounting a pod's volumes; the first is [`FIRST_PAUSE`] (kubernetes v1.36,
+/// The longest backoff of mounting a pod's volumes; the first is [`FIRST_BACKOFF`] (kubernetes v1.36,
 /// `pkg/util/goroutinemap/exponentialbackoff`).
-const LONGEST_MOUNT_PAUSE: Duration = Duration::from_secs(122);
+const MOUNT_BACKOFF_LIMIT: Duration = Duration::from_secs(122);
 
 /// Exit code of a container that could not be started (the kubelet's `ContainerCannotRun`).
 const CANNOT_RUN: i32 = 128;
@@ -133,7 +133,7 @@ impl PodRun {
 
     /// Waits until the volumes are mounted, or the pod must stop.
     async fn mount(&self, files: &PodFiles) {
-        let mut pause = FIRST_PAUSE;
+        let mut pause = FIRST_BACKOFF;
         while let Err((volume, error)) = files.mount(&self.core, &self.pod).await {
             tracing::debug!(pod = %self.key, volume, %error, "a volume is not mounted");
             let reported = format!("MountVolume.SetUp failed for volume {volume:?} : {error}");
@@ -142,7 +142,7 @@ impl PodRun {
                 () = tokio::time::sleep(pause) => {}
                 () = self.stop.cancelled() => return,
             }
-            pause = (pause * 2).min(LONGEST_MOUNT_PAUSE);
+            pause = (pause * 2).min(MOUNT_BACKOFF_LIMIT);
         }
     }
 
@@ -269,7 +269,7 @@ impl PodRun {
         stop: &CancellationToken,
         again: impl Fn(i32) -> bool,
     ) -> i32 {
-        let mut pause = FIRST_PAUSE;
+        let mut pause = FIRST_BACKOFF;
         loop {
             let code = match run {
                 Run::Process(mut child) => {
@@ -287,7 +287,7 @@ impl PodRun {
                         () = tokio::time::sleep(pause) => {}
                         () = stop.cancelled() => return 0,
                     }
-                    pause = (pause * 2).min(LONGEST_PAUSE);
+                    pause = (pause * 2).min(BACKOFF_LIMIT);
                     run = self.start(container).await;
                     self.write_progress().await;
                     continue;
@@ -310,7 +310,7 @@ impl PodRun {
                 () = tokio::time::sleep(pause) => {}
                 () = stop.cancelled() => return code,
             }
-            pause = (pause * 2).min(LONGEST_PAUSE);
+            pause = (pause * 2).min(BACKOFF_LIMIT);
             run = self.start(container).await;
             self.write_progress().await;
         }

@@ -29,7 +29,7 @@ use super::log_book::RunLog;
 use super::parts::Core;
 
 /// How often a followed log is read for more.
-const FOLLOW_POLL: Duration = Duration::from_millis(50);
+const FOLLOW_INTERVAL: Duration = Duration::from_millis(50);
 
 /// Largest part of a log that is sent at once, in bytes.
 const CHUNK: u64 = 64 * 1024;
@@ -170,7 +170,7 @@ impl LogReader {
                 return Ok(None);
             }
             tokio::select! {
-                () = tokio::time::sleep(FOLLOW_POLL) => {}
+                () = tokio::time::sleep(FOLLOW_INTERVAL) => {}
                 () = self.stop.cancelled() => return Ok(None),
             }
         }

@@ -63,7 +63,7 @@ pub use ledger::{
 pub use log_server::LogServerError;
 pub use node_resources::{ResourceCount, ResourceList, node_patch};
 pub use observed::{FailedAdmission, Observed};
-pub use options::{KubeletOptions, NodeTemplate, PodProcesses, STATUS_PERIOD, VOLUMES_PERIOD};
+pub use options::{KubeletOptions, NodeTemplate, PodProcesses, STATUS_INTERVAL, VOLUMES_INTERVAL};
 pub use rate_limit::RateLimit;
 pub use servers::{KubeletServers, SocketError, SocketPaths};
 pub use stand_in::{KubeletError, StandInKubelet};

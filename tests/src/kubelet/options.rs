@@ -11,15 +11,15 @@ use kerf_runtime::tls::Material;
 use super::images::Images;
 
 /// The real kubelet's default of `nodeStatusUpdateFrequency`.
-pub const STATUS_PERIOD: Duration = Duration::from_secs(10);
+pub const STATUS_INTERVAL: Duration = Duration::from_secs(10);
 
 /// The real kubelet's delay before it lists pods, while it has not read its node yet (kubernetes v1.36,
 /// `WaitForAPIServerSyncPeriod` in `pkg/kubelet/config/apiserver.go`). Plugins that register before it run
 /// before pods are admitted again.
-pub const PODS_AFTER: Duration = Duration::from_secs(1);
+pub const PODS_DELAY: Duration = Duration::from_secs(1);
 
 /// How often volumes are updated. The real kubelet takes about a minute, which would slow tests down.
-pub const VOLUMES_PERIOD: Duration = Duration::from_secs(5);
+pub const VOLUMES_INTERVAL: Duration = Duration::from_secs(5);
 
 /// Settings for pods with known images, which run as processes in their own file systems. They do not affect
 /// other pods.
@@ -37,7 +37,7 @@ pub struct PodProcesses {
 
 impl Default for PodProcesses {
     fn default() -> Self {
-        Self { images: Images::default(), api_server: None, hosts: None, volumes_period: VOLUMES_PERIOD }
+        Self { images: Images::default(), api_server: None, hosts: None, volumes_period: VOLUMES_INTERVAL }
     }
 }
 
@@ -72,7 +72,7 @@ impl KubeletOptions {
             node_name: node_name.into(),
             client,
             dir: dir.into(),
-            status_period: STATUS_PERIOD,
+            status_period: STATUS_INTERVAL,
             register_node: None,
             run_commands: false,
             processes: PodProcesses::default(),

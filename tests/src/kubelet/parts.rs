@@ -21,7 +21,7 @@ use super::devices::{DeviceManager, locked};
 use super::lifecycle::PodRun;
 use super::log_book::LogBook;
 use super::observed::{FailedAdmission, Observed};
-use super::options::{KubeletOptions, PODS_AFTER};
+use super::options::{KubeletOptions, PODS_DELAY};
 use super::pods::{Admission, PodTable, Step};
 use super::servers::SocketPaths;
 use super::volumes::NodeFiles;
@@ -85,7 +85,7 @@ impl Core {
 
     /// Watches the node's pods until the kubelet stops.
     pub(super) async fn watch(self: &Arc<Self>, line: UnboundedSender<String>) {
-        tokio::time::sleep(PODS_AFTER).await;
+        tokio::time::sleep(PODS_DELAY).await;
         let mut held_back = self.holds_pods_back.subscribe();
         // The sender is in `self`, so waiting cannot fail.
         drop(held_back.wait_for(|held_back| !held_back).await);

@@ -21,7 +21,7 @@ use super::ledger::Choice;
 const DIAL_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Interval of these tries (gRPC's first backoff).
-const DIAL_PAUSE: Duration = Duration::from_secs(1);
+const DIAL_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Timeout of `PreStartContainer` (same release, `apis/deviceplugin/v1beta1/constants.go`).
 const PRE_START_TIMEOUT: Duration = Duration::from_secs(30);
@@ -106,7 +106,7 @@ async fn dial(socket: &Path) -> Result<Channel, Status> {
         if let Ok(channel) = endpoint.connect().await {
             return Ok(channel);
         }
-        tokio::time::sleep(DIAL_PAUSE).await;
+        tokio::time::sleep(DIAL_INTERVAL).await;
     }
 }
 

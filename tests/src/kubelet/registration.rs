@@ -25,7 +25,7 @@ use super::plugin::Plugin;
 /// How long a registration waits for the end of the name's older stream. The kubelet has a thread for each
 /// stream and notices an end at once. On a busy machine the tests' process may see an end and the following
 /// registration together, and must not attribute the end to the new stream.
-const NOTICED: Duration = Duration::from_millis(200);
+const NOTICE_DELAY: Duration = Duration::from_millis(200);
 
 pub(super) struct RegistrationService(pub(super) Arc<DeviceManager>);
 
@@ -61,7 +61,7 @@ impl DeviceManager {
         if let Some(before) = before {
             // The wait is limited, because an older stream that does not end within this time belongs to a plugin that
             // is still served.
-            let _ = timeout(NOTICED, before).await;
+            let _ = timeout(NOTICE_DELAY, before).await;
         }
         locked(&self.clients).insert(resource.clone(), close.clone());
         let connected = Plugin::connect(&self.socket(&request.endpoint)).await;

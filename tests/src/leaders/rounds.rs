@@ -38,7 +38,7 @@ const ASKS: Asks = &[("10Gi", "hardware"), ("20Gi", "hardware"), ("4Gi", "none")
 /// The average number of pods.
 const PODS: usize = 20;
 /// Delay between two steps of the churn.
-const PAUSE: Duration = Duration::from_millis(150);
+const STEP_DELAY: Duration = Duration::from_millis(150);
 /// Reservations of a lost leader end after 15 s, the sum of the lifetimes above, and the scheduler's backoff
 /// is 10 s.
 const TIMEOUT: Duration = Duration::from_secs(90);
@@ -124,7 +124,7 @@ impl Rounds {
         let churning = async {
             while is_done.try_recv() == Err(tokio::sync::oneshot::error::TryRecvError::Empty) {
                 churn.step(&pods).await?;
-                tokio::time::sleep(PAUSE).await;
+                tokio::time::sleep(STEP_DELAY).await;
             }
             anyhow::Ok(())
         };

@@ -12,7 +12,7 @@ use crate::kubelet::locked;
 use crate::process::{Child, Program, tail};
 
 /// How often a process is checked for its end.
-const POLL: Duration = Duration::from_millis(20);
+const EXIT_POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 /// Grace period of a container. It is 30 s on a real node; NVIDIA's programs end at once.
 const GRACE: Duration = Duration::from_secs(5);
@@ -165,10 +165,10 @@ async fn follow(child: &mut Child, orders: &mut UnboundedReceiver<Order>) -> Opt
             return None;
         }
         if until.is_some() {
-            tokio::time::sleep(POLL).await;
+            tokio::time::sleep(EXIT_POLL_INTERVAL).await;
             continue;
         }
-        match tokio::time::timeout(POLL, orders.recv()).await {
+        match tokio::time::timeout(EXIT_POLL_INTERVAL, orders.recv()).await {
             Err(_) => {}
             Ok(Some(Order::Signal(signal))) => drop(child.signal(signal)),
             Ok(Some(Order::End) | None) => {

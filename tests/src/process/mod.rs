@@ -25,7 +25,7 @@ pub(crate) use log::tail;
 const TAIL_LINES: usize = 25;
 
 /// How often [`Child::terminate`] checks whether the child has ended.
-const EXIT_POLL: Duration = Duration::from_millis(10);
+const EXIT_POLL_INTERVAL: Duration = Duration::from_millis(10);
 
 /// Base of the exit code of a process that a signal ended, as in shells and container runtimes.
 pub(crate) const SIGNAL_EXIT: i32 = 128;
@@ -215,7 +215,7 @@ impl Child {
                 self.kill()?;
                 return Ok(false);
             }
-            thread::sleep(EXIT_POLL);
+            thread::sleep(EXIT_POLL_INTERVAL);
         }
         Ok(true)
     }

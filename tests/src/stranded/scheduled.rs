@@ -22,7 +22,7 @@ use crate::volumes::{ZONE, bound_in_zone};
 
 const TIMEOUT: Duration = Duration::from_secs(30);
 /// A pod with capacity must be bound by then: kube-scheduler's longest backoff, and a margin.
-const BOUND_BY: Duration = Duration::from_secs(20);
+const BINDING_TIMEOUT: Duration = Duration::from_secs(20);
 /// How many objects are created concurrently.
 const AT_ONCE: usize = 8;
 const CASE: &str = "example.com/case";
@@ -93,7 +93,7 @@ impl Scene {
         loop {
             let outcome = self.look(&pods, cases).await?;
             // Only a stranded pod may still be bound until then, so other verdicts need no wait.
-            let is_over = began.elapsed() > BOUND_BY;
+            let is_over = began.elapsed() > BINDING_TIMEOUT;
             let stranded = outcome.iter().flatten().any(|verdict| matches!(verdict, Verdict::Stranded(_)));
             if let (Some(verdicts), true) = (outcome.into_iter().collect(), is_over || !stranded) {
                 return Ok(Outcome { verdicts, refusals: self.refusals().await? });

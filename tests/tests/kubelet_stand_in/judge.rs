@@ -7,7 +7,7 @@ use kerf_tests::control_plane::{ControlPlane, ControlPlaneOptions};
 use kerf_tests::kubelet::{KubeletOptions, NodeTemplate, StandInKubelet};
 use kerf_tests::kubelet_rules::{JudgedKubelet, judge};
 
-const TICK: Duration = Duration::from_secs(1);
+const SYNC_INTERVAL: Duration = Duration::from_secs(1);
 
 struct StandIn {
     client: kube::Client,
@@ -33,7 +33,7 @@ impl JudgedKubelet for StandIn {
     }
 
     fn tick(&self) -> Duration {
-        TICK
+        SYNC_INTERVAL
     }
 
     async fn restart(&self) -> anyhow::Result<()> {
@@ -48,7 +48,7 @@ async fn the_stand_in_keeps_the_real_kubelets_rules() {
     let plane = ControlPlane::start(options).await.unwrap();
     let folder = tempfile::tempdir().unwrap();
     let mut options = KubeletOptions::new("node-1", plane.client(), folder.path());
-    options.status_period = TICK;
+    options.status_period = SYNC_INTERVAL;
     options.register_node = Some(NodeTemplate::default());
     options.run_commands = true;
     options.serving = Some(plane.kubelet_serving().unwrap());

@@ -10,9 +10,9 @@ const ROWS: usize = 40;
 /// The height of a line in `anstyle_svg`.
 const LINE_PX: usize = 18;
 /// Longer pauses are shortened to this. The times that the demo prints stay real.
-const LONGEST_PAUSE: Duration = Duration::from_millis(1200);
+const PAUSE_LIMIT: Duration = Duration::from_millis(1200);
 /// How long the last frame is shown before the animation restarts.
-const END: Duration = Duration::from_secs(8);
+const LAST_FRAME_DELAY: Duration = Duration::from_secs(8);
 
 /// The printed lines, with their times.
 #[derive(Debug, Default)]
@@ -37,7 +37,7 @@ impl Recording {
         let height = ROWS * LINE_PX + 20;
         let width = width(&column);
         let frames = self.frames();
-        let length = frames.last().map_or(Duration::ZERO, |frame| frame.0) + END;
+        let length = frames.last().map_or(Duration::ZERO, |frame| frame.0) + LAST_FRAME_DELAY;
         let lines = |rows: &dyn Fn(usize) -> i64| keyframes(&frames, length, rows);
         let shown = |count: usize| (count.min(ROWS) * LINE_PX + 14).cast_signed() as i64;
         let gone = |count: usize| -((count.saturating_sub(ROWS) * LINE_PX).cast_signed() as i64);
@@ -51,7 +51,7 @@ impl Recording {
              <rect width=\"100%\" height=\"100%\" rx=\"6\" fill=\"#000\"/>\n\
              <g class=\"column\">{column}</g>\n\
              <rect class=\"cover\" width=\"100%\" height=\"100%\" fill=\"#000\"/>\n</svg>\n",
-            LONGEST_PAUSE.as_secs_f64(),
+            PAUSE_LIMIT.as_secs_f64(),
             length.as_secs_f64(),
             lines(&gone),
             lines(&shown),
@@ -63,7 +63,7 @@ impl Recording {
         let mut frames = vec![(Duration::ZERO, 1)];
         let (mut shown, mut real) = (Duration::ZERO, Duration::ZERO);
         for (index, (at, _)) in self.lines.iter().enumerate() {
-            shown += at.saturating_sub(real).min(LONGEST_PAUSE);
+            shown += at.saturating_sub(real).min(PAUSE_LIMIT);
             real = *at;
             match frames.last_mut() {
                 Some(last) if last.0 == shown => last.1 = index + 2,

@@ -16,7 +16,7 @@ use crate::order::Order;
 use crate::standing::Standing;
 
 /// The kubelet's default sync interval.
-const TICK: Duration = Duration::from_secs(10);
+const SYNC_INTERVAL: Duration = Duration::from_secs(10);
 
 /// How long a killed kubelet may take to serve again.
 const TIMEOUT: Duration = Duration::from_mins(1);
@@ -47,7 +47,7 @@ impl JudgedKubelet for RealKubelet<'_> {
     }
 
     fn tick(&self) -> Duration {
-        TICK
+        SYNC_INTERVAL
     }
 
     async fn restart(&self) -> anyhow::Result<()> {

@@ -16,7 +16,7 @@ use tokio::task::AbortHandle;
 
 const SLICE: &str = "nvidia.com/mig-1g.10gb";
 /// The interval at which pods are created.
-const EVERY: Duration = Duration::from_millis(100);
+const POD_INTERVAL: Duration = Duration::from_millis(100);
 
 #[derive(Default)]
 struct State {
@@ -70,7 +70,7 @@ impl Drop for Load {
 }
 
 async fn create(pods: Api<Pod>, state: Arc<Mutex<State>>) {
-    let mut ticks = tokio::time::interval(EVERY);
+    let mut ticks = tokio::time::interval(POD_INTERVAL);
     // Pods that were not created while the API server stalled are not made up for, so that the pace stays the same.
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     for number in 0_u64.. {

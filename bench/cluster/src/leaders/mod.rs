@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 use crate::report::{Figure, count, print, print_figures};
 
 /// How long a leader stays frozen or isolated: much longer than its Lease lasts.
-const LASTS: Duration = Duration::from_secs(15);
+const ABSENCE_DELAY: Duration = Duration::from_secs(15);
 
 #[derive(Debug, ClapArgs)]
 pub struct Args {
@@ -72,7 +72,7 @@ pub async fn run(args: &Args) -> anyhow::Result<()> {
         let mut rounds = Rounds::start(u64::from(state.rounds) + 1).await?;
         while state.rounds < args.rounds && !is_late() {
             let blow = Blow::ALL[state.rounds as usize % Blow::ALL.len()];
-            let found = rounds.round(blow, LASTS).await.with_context(|| rounds.log_tails())?;
+            let found = rounds.round(blow, ABSENCE_DELAY).await.with_context(|| rounds.log_tails())?;
             state.rounds += 1;
             state.double += found.double.len();
             state.overcommitted += found.overcommitted.len();

@@ -14,14 +14,14 @@ use super::load::Load;
 use crate::report::{Figure, print};
 
 /// The default of the extender.
-const LEASE: Duration = Duration::from_secs(10);
+const LEASE_TIMEOUT: Duration = Duration::from_secs(10);
 /// More than a Lease, so that a leader that was frozen or cut off comes back to another one.
-const LASTS: Duration = Duration::from_secs(15);
+const ABSENCE_DELAY: Duration = Duration::from_secs(15);
 /// What a replica that was started needs to have its watches and the agents' streams, and what the pods need that were
 /// left waiting.
-const SETTLES: Duration = Duration::from_secs(10);
-const STALL: Duration = Duration::from_secs(3);
-const BETWEEN_STALLS: Duration = Duration::from_secs(57);
+const SETTLE_DELAY: Duration = Duration::from_secs(10);
+const STALL_DELAY: Duration = Duration::from_secs(3);
+const STALL_INTERVAL: Duration = Duration::from_secs(57);
 const TIMEOUT: Duration = Duration::from_mins(1);
 
 /// Strikes in each way, then stalls the API server so often, once a minute.
@@ -29,14 +29,14 @@ pub async fn run(stalls: u32) -> anyhow::Result<Vec<Figure>> {
     let mut scene = Scene::start().await?;
     let mut figures = Vec::new();
     for blow in Blow::ALL {
-        let bar = if blow == Blow::Terminated { 1.0 } else { LEASE.as_secs_f64() + 2.0 };
+        let bar = if blow == Blow::Terminated { 1.0 } else { LEASE_TIMEOUT.as_secs_f64() + 2.0 };
         let longest = scene.strike(blow).await?;
         print(&format!("# {blow:?}: no pod was bound for {longest:.2?}"));
         figures.push(without_a_bound_pod(&format!("{blow:?}"), longest, bar));
     }
     if stalls > 0 {
         let (longest, leaders) = scene.stall(stalls).await?;
-        figures.push(without_a_bound_pod("stalls of 3 s", longest, STALL.as_secs_f64() + 2.0));
+        figures.push(without_a_bound_pod("stalls of 3 s", longest, STALL_DELAY.as_secs_f64() + 2.0));
         figures.push(Figure::at_most("leaders that followed in stalls of 3 s", f64::from(leaders), 0.0));
     }
     let left = scene.end().await?;
@@ -59,7 +59,7 @@ impl Scene {
     async fn start() -> anyhow::Result<Self> {
         let mut plane = unguarded(ControlPlaneOptions::without_controller_manager()).await?;
         NodeObject::new("node").create(&plane.client(), node_status(&["H100-80GB"; 16])).await?;
-        let flag = format!("--lease-duration={}s", LEASE.as_secs());
+        let flag = format!("--lease-duration={}s", LEASE_TIMEOUT.as_secs());
         let leaders = Leaders::start(&plane, &[&flag]).await?;
         let agents = leaders.simulate_agents(&plane, Manner::default());
         for replica in &leaders.replicas {
@@ -74,8 +74,8 @@ impl Scene {
     async fn strike(&mut self, blow: Blow) -> anyhow::Result<Duration> {
         self.is_calm().await?;
         let began = Instant::now();
-        self.leaders.strike(blow, LASTS).await?;
-        tokio::time::sleep(SETTLES).await;
+        self.leaders.strike(blow, ABSENCE_DELAY).await?;
+        tokio::time::sleep(SETTLE_DELAY).await;
         Ok(self.load.longest_gap(began))
     }
 
@@ -85,9 +85,9 @@ impl Scene {
         let (began, before) = (Instant::now(), self.leaders.transitions().await?);
         for stall in 1..=stalls {
             self.plane.child("kube-apiserver")?.signal(Signal::STOP)?;
-            tokio::time::sleep(STALL).await;
+            tokio::time::sleep(STALL_DELAY).await;
             self.plane.child("kube-apiserver")?.signal(Signal::CONT)?;
-            tokio::time::sleep(BETWEEN_STALLS).await;
+            tokio::time::sleep(STALL_INTERVAL).await;
             let longest = self.load.longest_gap(began);
             print(&format!("# stall {stall} of {stalls}: no pod was bound for {longest:.2?} at most"));
         }
@@ -96,7 +96,7 @@ impl Scene {
 
     /// Waits until pods are bound as fast as they come.
     async fn is_calm(&self) -> anyhow::Result<()> {
-        tokio::time::sleep(SETTLES).await;
+        tokio::time::sleep(SETTLE_DELAY).await;
         let is_calm = async || Ok(self.load.waiting() <= 2);
         wait(TIMEOUT, "all pods to be bound but the last", is_calm).await
     }

@@ -35,7 +35,7 @@ const RESIDENT_MIB: f64 = 192.0;
 const FILTER_MS: f64 = 1.0;
 const TIMEOUT: Duration = Duration::from_mins(5);
 /// Memory is read this long after the last event. Two rounds of pings on every stream are within it.
-const SETTLE: Duration = Duration::from_secs(12);
+const SETTLE_DELAY: Duration = Duration::from_secs(12);
 
 /// What to measure.
 #[derive(Debug, ClapArgs)]
@@ -117,7 +117,7 @@ impl Stages<'_> {
     /// The resident memory once nothing has happened for a while.
     async fn settled(&mut self, stage: &str) -> anyhow::Result<f64> {
         let reached = self.begun.elapsed().as_secs_f64();
-        tokio::time::sleep(SETTLE).await;
+        tokio::time::sleep(SETTLE_DELAY).await;
         let process = self.extender.process();
         let (resident, peak) = (resident_mib(process)?, peak_mib(process)?);
         print(&format!("# {reached:>5.0} s  resident {resident:>6.1} MiB, peak {peak:>6.1}: {stage}"));

@@ -17,9 +17,9 @@ use crate::report::{Latency, print};
 /// Timeout for a burst to be bound.
 const TIMEOUT: Duration = Duration::from_mins(5);
 /// Delay before the final count, because schedulers write their Events in the background.
-const EVENTS: Duration = Duration::from_secs(2);
+const EVENTS_DELAY: Duration = Duration::from_secs(2);
 /// Delay between two pods in turn, after the cluster has settled.
-const PAUSE: Duration = Duration::from_millis(50);
+const POD_DELAY: Duration = Duration::from_millis(50);
 /// In the mixed scene, one of this many pods asks for a slice.
 const MIXED: usize = 10;
 
@@ -109,7 +109,7 @@ impl Scene {
             Load::InTurn => self.in_turn(side, prefix).await?,
             _ => self.burst(side, prefix).await?,
         };
-        tokio::time::sleep(EVENTS).await;
+        tokio::time::sleep(EVENTS_DELAY).await;
         let counts = Counts::after(side).await?.since(&before, self.pods);
         drop(busy);
         side.set_cut(Duration::ZERO);
@@ -194,7 +194,7 @@ impl Scene {
             let answered = Instant::now();
             waits.push(side.bound.of(&name).await?.saturating_duration_since(answered));
             side.settle(running + 1).await?;
-            tokio::time::sleep(PAUSE).await;
+            tokio::time::sleep(POD_DELAY).await;
         }
         Ok((begun.elapsed(), waits, 0))
     }

@@ -18,7 +18,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 /// How often the daemon reads its orders.
-const TICK: Duration = Duration::from_millis(10);
+const POLL_INTERVAL: Duration = Duration::from_millis(10);
 
 /// Runs until a command makes it quit.
 pub fn run(pipe: &Path, arguments: &[String]) -> anyhow::Result<()> {
@@ -48,7 +48,7 @@ pub fn run(pipe: &Path, arguments: &[String]) -> anyhow::Result<()> {
 
 /// Waits one tick for a connection.
 fn is_readable(listener: &UnixListener) -> anyhow::Result<bool> {
-    let tick = Timespec { tv_sec: 0, tv_nsec: TICK.subsec_nanos().into() };
+    let tick = Timespec { tv_sec: 0, tv_nsec: POLL_INTERVAL.subsec_nanos().into() };
     let mut sockets = [PollFd::new(listener, PollFlags::IN)];
     Ok(poll(&mut sockets, Some(&tick))? > 0)
 }
@@ -159,7 +159,7 @@ impl Daemon {
             orders.faults.iter().any(|ordered| ordered.word == name(line) && ordered.fault == *fault)
         };
         while self.pipe.exists() && hangs(&self.files.orders()?) {
-            thread::sleep(TICK);
+            thread::sleep(POLL_INTERVAL);
         }
         Ok(())
     }

@@ -16,13 +16,13 @@ pub const ARGUMENT: &str = "--be-server";
 const NAME: &str = "nvidia-cuda-mps-server";
 
 /// How often a server checks whether its folder still exists.
-const TICK: Duration = Duration::from_millis(50);
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 /// Runs as a server. If the pipe folder is gone, the test has ended, so the process ends too.
 pub fn run(pipe: &Path) -> anyhow::Result<()> {
     fs::write("/proc/self/comm", NAME).context("failed to take a server's name")?;
     while pipe.exists() {
-        thread::sleep(TICK);
+        thread::sleep(POLL_INTERVAL);
     }
     Ok(())
 }

@@ -6,10 +6,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 /// How long a server takes to start. A real one takes 150 to 270 ms.
-const BEGIN: Duration = Duration::from_millis(20);
+const START_DELAY: Duration = Duration::from_millis(20);
 
 /// How long a server with clients takes to end. A real one takes up to 2 s.
-const END: Duration = Duration::from_millis(200);
+const STOP_DELAY: Duration = Duration::from_millis(200);
 
 #[derive(Debug)]
 pub struct Server {
@@ -52,7 +52,7 @@ impl Servers {
         self.next += 1;
         let server = Server {
             limits: self.defaults,
-            ready_at: Instant::now() + BEGIN,
+            ready_at: Instant::now() + START_DELAY,
             clients: BTreeSet::new(),
             fault: None,
             ends_at: None,
@@ -67,7 +67,7 @@ impl Servers {
         if server.fault == Some(ServerFault::UntilRestart) {
             return;
         }
-        let slow = if server.clients.is_empty() { Duration::ZERO } else { END };
+        let slow = if server.clients.is_empty() { Duration::ZERO } else { STOP_DELAY };
         server.ends_at.get_or_insert(Instant::now() + slow);
     }
 

@@ -4,7 +4,7 @@ use crate::servers::{Server, Servers};
 use std::thread;
 use std::time::{Duration, Instant};
 
-const FOREVER: Duration = Duration::from_hours(24);
+const HANG_DELAY: Duration = Duration::from_hours(24);
 
 /// The result of a command.
 #[derive(Debug, PartialEq)]
@@ -41,7 +41,7 @@ pub fn answer(servers: &mut Servers, line: &str) -> Done {
                 _ => unknown(line),
             }
         }
-        ["quit"] => return Done::Quit { within: FOREVER },
+        ["quit"] => return Done::Quit { within: HANG_DELAY },
         ["quit", "-t", seconds] => {
             return Done::Quit { within: Duration::from_secs(seconds.parse().unwrap_or_default()) };
         }

@@ -29,7 +29,7 @@ fn fit(out: &Path, technology: &str) -> Option<PathBuf> {
 }
 
 /// The programs reload a changed policy within two seconds; then the extender sends it to the node's agent.
-const POLICY: Duration = Duration::from_secs(4);
+const POLICY_DELAY: Duration = Duration::from_secs(4);
 
 /// Measures one technology after the other, each both ways, so that the GPU is equally warm for both.
 pub fn bench(args: &Args) -> anyhow::Result<()> {
@@ -61,7 +61,7 @@ fn limit_compute(args: &Args, standing: &Standing, limits: bool) -> anyhow::Resu
     let policies = policies
         .context("bench changes the node's policy in a file: run `single_node up` without --chart")?;
     node_policy::write(args, policies, limits)?;
-    thread::sleep(POLICY);
+    thread::sleep(POLICY_DELAY);
     Ok(())
 }
 

@@ -11,7 +11,7 @@ use kerf_nvml_mock::MockConfig;
 use super::RuntimeHandler;
 
 /// How long a removal is retried.
-const REMOVAL: Duration = Duration::from_secs(3);
+const REMOVAL_TIMEOUT: Duration = Duration::from_secs(3);
 
 pub struct RealNodeOptions {
     pub name: String,
@@ -133,7 +133,7 @@ fn remove(folder: &Path) -> io::Result<()> {
     loop {
         match fs::remove_dir_all(folder) {
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
-            Err(_) if begun.elapsed() < REMOVAL => thread::sleep(Duration::from_millis(50)),
+            Err(_) if begun.elapsed() < REMOVAL_TIMEOUT => thread::sleep(Duration::from_millis(50)),
             result => return result,
         }
     }

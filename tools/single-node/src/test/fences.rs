@@ -15,11 +15,11 @@ const ROUNDS: [(u64, usize); 8] = [(10, 7), (10, 3), (10, 1), (4, 12), (20, 6), 
 const TRIES: usize = 4;
 
 /// Targets of the project: from creation to a running container, and from creation to binding.
-const RUNNING: Duration = Duration::from_secs(2);
-const BOUND: Duration = Duration::from_millis(200);
+const RUNNING_LIMIT: Duration = Duration::from_secs(2);
+const BINDING_LIMIT: Duration = Duration::from_millis(200);
 
 /// How much later a pod with a share may run than one without a GPU, each at p50.
-const MORE: Duration = Duration::from_millis(150);
+const EXTRA_TIME_LIMIT: Duration = Duration::from_millis(150);
 
 /// Prefix of the names of pods with a share.
 const PREFIX: &str = "limits-";
@@ -66,8 +66,8 @@ fn told_times(scene: &Scene<'_>, pods: usize) -> anyhow::Result<()> {
     );
     let more = median(&running).saturating_sub(median(&controls));
     for (what, took, bar) in [
-        ("created to running", &running, Some(RUNNING)),
-        ("of it, to bound", &bound, Some(BOUND)),
+        ("created to running", &running, Some(RUNNING_LIMIT)),
+        ("of it, to bound", &bound, Some(BINDING_LIMIT)),
         ("created to running without a GPU", &controls, None),
     ] {
         let [half, most, all] =
@@ -75,7 +75,7 @@ fn told_times(scene: &Scene<'_>, pods: usize) -> anyhow::Result<()> {
         let bar = bar.map(|bar| against(median(took), bar)).unwrap_or_default();
         println!("       {what}: p50 {half:.0} ms{bar}, p95 {most:.0}, longest {all:.0}");
     }
-    println!("       a share costs {:.0} ms at p50{}", millis(more), against(more, MORE));
+    println!("       a share costs {:.0} ms at p50{}", millis(more), against(more, EXTRA_TIME_LIMIT));
     Ok(())
 }
 

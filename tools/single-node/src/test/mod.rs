@@ -32,10 +32,10 @@ use scene::Scene;
 const TIMEOUT: Duration = Duration::from_mins(7);
 
 /// Timeout of all scenes, so that the step ends on a machine that is lent for ten minutes.
-const ALL: Duration = Duration::from_mins(8);
+const SCENES_TIMEOUT: Duration = Duration::from_mins(8);
 
 /// How long a pod of `mixed` may take, on average.
-const A_POD: Duration = Duration::from_secs(3);
+const POD_TIME_LIMIT: Duration = Duration::from_secs(3);
 
 /// The scene that kills programs. The chart's agent cannot be restarted by the holder, so `--chart` skips it.
 const RESTARTS: &str = "restarts";
@@ -76,8 +76,8 @@ pub async fn test(args: &Args) -> anyhow::Result<()> {
     // With `--chart` the kubelet restarts the agent, so the holder cannot.
     let can_be = |name: &str| (!args.chart || name != RESTARTS) && (args.mig == 0 || name == MIXED);
     // `--pods` may ask for more than fits into the time above; such a run has a machine of its own.
-    let mixed = TIMEOUT.max(A_POD * args.pods);
-    let (mut failed, until) = (Vec::new(), Instant::now() + ALL.max(mixed));
+    let mixed = TIMEOUT.max(POD_TIME_LIMIT * args.pods);
+    let (mut failed, until) = (Vec::new(), Instant::now() + SCENES_TIMEOUT.max(mixed));
     for (name, play) in SCENES.into_iter().filter(|(name, _)| named(name) && can_be(name)) {
         let begun = Instant::now();
         let limit = if name == MIXED { mixed } else { TIMEOUT };

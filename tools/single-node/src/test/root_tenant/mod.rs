@@ -32,7 +32,7 @@ const NAME: &str = "nvidia.com/gpu-10gb";
 const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// A daemon that answers later than this was kept busy: the attempts hold connections and locks for a second.
-const SLOW: Duration = Duration::from_millis(800);
+const ANSWER_LIMIT: Duration = Duration::from_millis(800);
 
 /// Part of the error for a pod that could command the daemon.
 const REFUSAL: &str = "could command the MPS daemon";
@@ -74,7 +74,7 @@ async fn play(scene: &Scene<'_>, tenant: Tenant) -> anyhow::Result<String> {
         if attempt.needs_exclusive && !stage.neighbour.is_exclusive() {
             unproven.push(attempt.name.to_owned());
         }
-        if outcome.slowest >= SLOW {
+        if outcome.slowest >= ANSWER_LIMIT {
             slowed.push(format!("{} ms by {}", outcome.slowest.as_millis(), attempt.name));
         }
         if let Some(harm) = outcome.harm {

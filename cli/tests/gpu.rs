@@ -71,7 +71,7 @@ fn a_node_is_listed_as_json() {
 }
 
 #[test]
-fn what_mig_offers_is_listed() {
+fn profiles_of_mig_are_listed() {
     let folder = tempfile::tempdir().unwrap();
     let config =
         MockConfig::new().gpus(Model::H200, 1, MigMode::Disabled).gpus(Model::T4, 1, MigMode::Disabled);

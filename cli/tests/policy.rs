@@ -333,7 +333,7 @@ fn json(args: &[&str]) -> Value {
 }
 
 #[test]
-fn programs_read_what_people_do() {
+fn programs_read_the_same_policies_as_people() {
     let folder = tempfile::tempdir().unwrap();
     let at = |name: &str| folder.path().join(name).display().to_string();
     std::fs::write(at("bad.yaml"), BAD).unwrap();

@@ -131,7 +131,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_handle_gives_back_what_it_was_made_of() {
+    fn a_handle_returns_the_object_that_it_was_made_of() {
         assert_eq!(DeviceHandle::gpu(3).device(), Ok(Device::Gpu { gpu: 3 }));
         assert_eq!(DeviceHandle::mig(31, 9).device(), Ok(Device::Mig { gpu: 31, serial: 9 }));
         assert_eq!(GpuInstanceHandle::new(2, u32::MAX).parts(), Ok((2, u32::MAX)));

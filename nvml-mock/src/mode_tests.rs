@@ -95,7 +95,7 @@ fn a_reset_brings_amperes_pending_mode_into_force_and_clears_the_gpu() {
 }
 
 #[test]
-fn a_reset_waits_for_whoever_uses_the_gpu() {
+fn a_reset_waits_for_processes_on_the_gpu() {
     let mut state = node(Model::H100, MigMode::Enabled);
     let gi = state.create_gpu_instance(0, 19, Some(Placement { start: 0, size: 1 }), &idle()).unwrap();
     let holder = Process::on_instance(7, 0, 7, 0).of_kind(ProcessKind::Holder);

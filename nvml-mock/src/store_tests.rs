@@ -43,7 +43,7 @@ fn instances(store: &Store) -> usize {
 }
 
 #[test]
-fn what_one_process_cuts_the_others_see() {
+fn an_instance_that_one_process_creates_is_visible_to_others() {
     let node = node();
     let [agent, observer] = [node.open(), node.open()];
     assert_eq!(instances(&observer), 0);
@@ -128,7 +128,7 @@ fn threads_and_processes_cutting_at_once_never_share_a_slice() {
 }
 
 #[test]
-fn a_missing_or_wrong_configuration_says_which_file() {
+fn errors_of_the_configuration_name_the_file() {
     let folder = tempfile::tempdir().unwrap();
     let files = MockFiles::in_folder(folder.path());
     let paths = Paths { config: Some(files.config.clone()), state: files.state, control: None, proc: None };
@@ -165,7 +165,7 @@ fn files_of_the_kernel_module_are_made_true_at_the_start() {
 }
 
 #[test]
-fn what_happens_to_a_gpu_happens_once_whoever_looks() {
+fn a_gpu_event_happens_once_for_all_processes() {
     let node = node();
     let [one, other] = [node.open(), node.open()];
     let errors = crate::happening::EccErrors::double_bit("e1", 0);

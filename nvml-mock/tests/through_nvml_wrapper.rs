@@ -19,7 +19,7 @@ use scenarios::{files, init, run};
 
 scenarios! {
     by name: [cut_all];
-    gpus_say_what_they_are on MockConfig::new().seed("node-a")
+    gpus_report_their_names_and_ids on MockConfig::new().seed("node-a")
         .gpus(Model::H100, 2, MigMode::Enabled).gpus(Model::T4, 1, MigMode::Enabled);
     profiles_and_places_are_those_of_the_model on MockConfig::new()
         .gpus(Model::H200, 1, MigMode::Disabled).gpus(Model::A30, 1, MigMode::Enabled);
@@ -48,7 +48,7 @@ fn cut_all() {
     assert_eq!(raw.remaining(19), Ok(0));
 }
 
-fn gpus_say_what_they_are() {
+fn gpus_report_their_names_and_ids() {
     let nvml = init().unwrap();
     assert_eq!(nvml.sys_driver_version().unwrap(), "580.159.04");
     assert_eq!(nvml.sys_nvml_version().unwrap(), "13.580.159.04");
@@ -501,10 +501,10 @@ fn without_the_environment_there_is_no_driver() {
 }
 
 #[test]
-fn a_broken_configuration_is_told_on_stderr() {
+fn a_broken_configuration_is_reported_on_stderr() {
     let folder = tempfile::tempdir().unwrap();
     std::fs::write(folder.path().join("config.json"), "{").unwrap();
-    let output = run("gpus_say_what_they_are", folder.path());
+    let output = run("gpus_report_their_names_and_ids", folder.path());
     assert!(!output.status.success());
     let stderr = String::from_utf8_lossy(&output.stderr);
     assert!(stderr.contains("kerf-nvml-mock") && stderr.contains("config.json"), "{stderr}");

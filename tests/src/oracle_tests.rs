@@ -109,7 +109,7 @@ fn a_neutral_pod_waits_for_no_reason_if_any_of_its_kinds_has_room() {
 }
 
 #[test]
-fn what_is_held_by_a_neutral_name_is_what_the_node_has_it_for() {
+fn a_slice_held_by_a_neutral_name_matches_the_nodes_reservation() {
     let uuid = node(Model::T4, &[]).gpus.gpus[0].uuid.clone();
     let device = format!("{uuid}::1");
     let held = |shape: serde_json::Value| NodeTruth {

@@ -181,7 +181,7 @@ impl StandInLeader {
         if same.is_some_and(|known| slice.reservation.as_ref().is_none_or(|r| is_of(known, &r.uid))) {
             return Ok(Ok(()));
         }
-        let reservation = slice.reservation.clone().unwrap_or_else(|| for_nobody(slice));
+        let reservation = slice.reservation.clone().unwrap_or_else(|| reservation_without_owner(slice));
         let source = match same {
             Some(idle) => Source::Idle(idle.id.clone()),
             None => Source::Cut(self.in_the_way(&desired, slice, wanted)),
@@ -281,7 +281,7 @@ fn is_of(slice: &WantedSlice, uid: &PodUid) -> bool {
 
 /// A reservation for a pod that does not exist. It makes the agent cut a slice, which is idle once the
 /// reservation is released.
-fn for_nobody(slice: &WantedSlice) -> Reservation {
+fn reservation_without_owner(slice: &WantedSlice) -> Reservation {
     let resource = match slice.shape {
         Shape::Mig { profile, .. } => ResourceName::Mig(profile),
         Shape::Whole { .. } => ResourceName::Whole,

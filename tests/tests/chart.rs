@@ -326,7 +326,7 @@ fn the_schedulers_version_must_be_given_without_a_cluster() {
 
 /// This is without a cluster; `chart_cluster.rs` has one.
 #[test]
-fn preflight_decides_what_is_looked_up() {
+fn preflight_decides_which_objects_are_read() {
     let by_default = template("kerf-system", &[]).unwrap();
     for (preflight, is_rendered) in [("auto", true), ("never", true), ("required", false)] {
         let made = template("kerf-system", &["--set", &format!("preflight={preflight}")]);

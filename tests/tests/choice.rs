@@ -202,7 +202,7 @@ impl Scene {
     }
 
     /// CPU, a volume of another zone, and another pod each keep the pod from the nodes that have MIG.
-    async fn what_the_scheduler_excludes_is_passed_over_at_once(&self) -> anyhow::Result<()> {
+    async fn nodes_that_the_scheduler_excludes_are_skipped_at_once(&self) -> anyhow::Result<()> {
         let excluded = mig_passed(2);
         let busy = with(&with_cpu(&pod("busy", &[]), "127")?, &json!({"spec": {"nodeName": H100}}))?;
         self.cluster.create(&busy).await?;
@@ -229,7 +229,7 @@ impl Scene {
         Truth::ensure_sound(&self.cluster).await
     }
 
-    async fn who_waits_takes_what_is_free_first(&self) -> anyhow::Result<()> {
+    async fn a_pending_pod_takes_free_capacity_first(&self) -> anyhow::Result<()> {
         let filler = [(keys::GPU_MEMORY, "10Gi"), (keys::ISOLATION, "hardware"), (keys::GPU_COUNT, "6")];
         self.run(&pod("filler", &filler)).await?;
         for name in ["one", "two"] {
@@ -308,8 +308,8 @@ async fn the_kind_is_chosen_on_the_pods_node() -> anyhow::Result<()> {
     scene.cluster.delete("early").await?;
     scene.a_tainted_kind_is_passed_over_at_once().await?;
     scene.a_node_that_joins_is_taken().await?;
-    scene.what_the_scheduler_excludes_is_passed_over_at_once().await?;
-    scene.who_waits_takes_what_is_free_first().await?;
+    scene.nodes_that_the_scheduler_excludes_are_skipped_at_once().await?;
+    scene.a_pending_pod_takes_free_capacity_first().await?;
     scene.a_kind_that_a_policy_allows_later_is_taken().await?;
     scene.a_node_that_opens_is_taken().await?;
     scene.a_resource_quota_counts_a_neutral_name().await?;

@@ -172,7 +172,7 @@ impl Scene {
 
     /// Checks that no two pods that are bound to the managed node have the same place, and that each has its
     /// reservation there. Returns how many are bound.
-    async fn places_are_shared_by_nobody(&self, pods: &[Pod]) -> anyhow::Result<usize> {
+    async fn places_are_exclusive(&self, pods: &[Pod]) -> anyhow::Result<usize> {
         let (mut places, mut bound) = (BTreeSet::new(), BTreeSet::new());
         for pod in pods {
             let name = pod.metadata.name.clone().unwrap_or_default();
@@ -460,7 +460,7 @@ async fn a_leader_that_resumes_without_its_lease_binds_no_pod() -> anyhow::Resul
     for answer in bind_all(&successor, &pods).await {
         ensure!(answer?.is_empty(), "not bound: {}", scene.leaders.log_tails());
     }
-    scene.places_are_shared_by_nobody(&pods).await?;
+    scene.places_are_exclusive(&pods).await?;
     let places =
         |status: &GpuNodeStatus| status.slices.iter().map(|s| (s.id.clone(), s.shape)).collect::<Vec<_>>();
     ensure!(places(&scene.status()?) == places(&reported));
@@ -508,7 +508,7 @@ async fn two_leaders_never_use_the_same_place() -> anyhow::Result<()> {
     for pod in early {
         scene.bound(pod.metadata.name.as_deref().unwrap_or_default(), MANAGED).await?;
     }
-    let bound = scene.places_are_shared_by_nobody(&pods).await?;
+    let bound = scene.places_are_exclusive(&pods).await?;
     ensure!(bound == SMALLS, "{bound} pods are bound");
     scene.stop().await
 }
@@ -622,7 +622,7 @@ async fn a_burst_in_an_overload_is_bound_after_it_and_causes_no_storm() -> anyho
     ensure!(tries.len() == names.len(), "Bindings of {} pods were tried", tries.len());
     ensure!(tries.iter().all(|count| *count <= MOST_TRIES), "tries of each pod: {tries:?}");
     let pods = try_join_all(names.iter().map(|name| scene.pods.get(name))).await?;
-    let bound = scene.places_are_shared_by_nobody(&pods).await?;
+    let bound = scene.places_are_exclusive(&pods).await?;
     ensure!(bound == names.len(), "{bound} pods are bound");
     scene.stop().await
 }

@@ -137,7 +137,7 @@ impl Scene {
     }
 
     /// Checks that every kubelet admitted every pod that it got.
-    fn nobody_was_refused(&self) {
+    fn no_pod_was_refused(&self) {
         for server in self.nodes.values() {
             assert!(
                 server.kubelet().failed_admissions().is_empty(),
@@ -222,7 +222,7 @@ async fn kerfs_pods_and_others_never_overcommit_a_static_node() -> anyhow::Resul
     let waits = burst.iter().filter_map(|pod| pod.metadata.name.as_ref()).find(|name| !found.contains(name));
     let said = explained(cluster, waits.context("all are bound")?)?;
     assert!(said.lines().any(|line| line.trim() == "mps: GPU slices in use"), "{said}");
-    scene.nobody_was_refused();
+    scene.no_pod_was_refused();
 
     cluster.delete("foreign").await?;
     wait(TIMEOUT, "three more to run", async || Ok(bound().await?.len() == 7)).await?;
@@ -233,7 +233,7 @@ async fn kerfs_pods_and_others_never_overcommit_a_static_node() -> anyhow::Resul
     scene.label("mps", json!({"nvidia.com/gpu.count": "3"})).await?;
     scene.nodes.get_mut("mps").context("no node")?.serve(GPU, 12).await?;
     scene.held("mps", GPU, 12).await?;
-    scene.nobody_was_refused();
+    scene.no_pod_was_refused();
     scene.cluster.stop().await
 }
 
@@ -265,6 +265,6 @@ async fn pods_stay_counted_when_a_node_becomes_managed_and_static_again() -> any
     wait(TIMEOUT, "the webhook to read the static node again", known).await?;
     try_join_all(burst.iter().map(|pod| cluster.create(pod))).await?;
     scene.held("mps", GPU, 8).await?;
-    scene.nobody_was_refused();
+    scene.no_pod_was_refused();
     scene.cluster.stop().await
 }

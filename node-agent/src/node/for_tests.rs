@@ -49,7 +49,7 @@ impl Node {
         Report::new(&self.facts, &self.health, &self.conflicts, &self.status(&BTreeSet::new()))
     }
 
-    pub(super) fn told_as_gfd_does(&self) -> GfdLabels {
+    pub(super) fn computed_gfd_labels(&self) -> GfdLabels {
         gfd::gfd_labels(self.facts.rules(), &self.facts.slices)
     }
 

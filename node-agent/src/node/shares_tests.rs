@@ -466,7 +466,7 @@ fn a_grant_depends_on_the_device_and_not_on_its_name() {
             let Decision { lists, kept, mut status, .. } = scene.decide();
             let device = lists[&name.parse().unwrap()][0].clone();
             status.slices.iter_mut().for_each(|slice| (slice.resource, slice.reservation) = (None, None));
-            (device, kept, status.slices, scene.node.told_as_gfd_does())
+            (device, kept, status.slices, scene.node.computed_gfd_labels())
         });
         assert_eq!(neutral, by_kind, "{shape}");
     }
@@ -581,7 +581,7 @@ fn equal_mps_shares_have_the_servers_limit() {
     let status = scene.settle();
     assert!(status.slices.iter().all(|s| s.state == SliceState::Ready), "{:?}", status.slices);
     assert_eq!(devices(&scene.kubelet), ["GPU-0::1", "GPU-0::2"], "each has an id of its own");
-    let reported = scene.node.told_as_gfd_does();
+    let reported = scene.node.computed_gfd_labels();
     let reported =
         ["gpu.replicas", "gpu.sharing-strategy"].map(|name| reported[&format!("nvidia.com/{name}")].clone());
     assert_eq!(reported, ["2", "mps"]);

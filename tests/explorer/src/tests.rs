@@ -63,7 +63,7 @@ fn a_bound_pod_has_its_reservation_in_the_ledger_and_on_the_disk() {
 }
 
 #[test]
-fn what_containers_have_exists_and_is_nobody_elses() {
+fn each_containers_device_exists_and_is_exclusive() {
     let setting = &Setting::small()[0];
     let mut world = world(setting, Begin::Bound);
     let agent = Arc::make_mut(&mut world.agents[0]);
@@ -98,7 +98,7 @@ fn a_pod_has_all_that_it_asks_for_or_nothing() {
 }
 
 #[test]
-fn shapes_that_cannot_exist_together_are_told() {
+fn shapes_that_cannot_exist_together_are_reported() {
     let memory = MemoryMib(80 << 10);
     let share = |size| Shape::TimeSlicing { size_gb: SizeGb(size) };
     let (small, large) = (|start| h100_shape("1g.10gb", start), |start| h100_shape("4g.40gb", start));

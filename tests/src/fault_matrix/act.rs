@@ -61,7 +61,7 @@ impl Scene {
     }
 
     /// Does every queued act that can be done, and frees slices for the rest.
-    pub(super) async fn do_what_is_due(&mut self) -> anyhow::Result<()> {
+    pub(super) async fn act_when_due(&mut self) -> anyhow::Result<()> {
         for act in std::mem::take(&mut self.due) {
             if !self.try_to(act).await? {
                 self.due.push(act);

@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn what_must_not_be_is_found() {
+    fn a_forbidden_state_is_found() {
         let gpus = MockConfig::new().gpus(Model::L4, 1, MigMode::Disabled);
         let state = MockState::first_boot(&gpus).unwrap();
         let share = |n: u32| format!("{}::{n}", state.gpus[0].uuid);

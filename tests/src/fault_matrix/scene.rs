@@ -135,7 +135,7 @@ impl Scene {
             self.last_demand = Instant::now();
             self.demand().await?;
         }
-        self.do_what_is_due().await?;
+        self.act_when_due().await?;
         let pods = self.sight.pods.borrow().clone();
         self.leader.upkeep(&pods).await?;
         self.run_processes()?;

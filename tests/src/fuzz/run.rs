@@ -89,7 +89,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_panic_is_told_with_its_input() {
+    fn a_panic_is_reported_with_its_input() {
         let read = |input: &[u8]| {
             assert!(!input.contains(&b'7'), "there is a 7");
             Ok(!input.is_empty())

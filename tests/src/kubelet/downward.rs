@@ -101,7 +101,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn fields_of_a_pod_are_told() {
+    fn fields_of_a_pod_are_returned() {
         let pod: Pod = serde_json::from_value(json!({
             "metadata": {"name": "p", "namespace": "n", "uid": "u", "labels": {"a": "1", "b/c": "2\"3"}},
             "spec": {"nodeName": "node-1", "serviceAccountName": "sa", "containers": []},

@@ -30,7 +30,7 @@ impl PodRun {
                 None => true,
             };
             if came_up {
-                let readiness = self.tells_readiness(&target);
+                let readiness = self.reports_readiness(&target);
                 tokio::select! {
                     () = readiness => {}
                     () = self.fails_to_live(&target) => unhealthy.cancel(),
@@ -58,7 +58,7 @@ impl PodRun {
     }
 
     /// Never returns, because readiness may change as long as the container runs.
-    async fn tells_readiness(&self, target: &Target<'_>) {
+    async fn reports_readiness(&self, target: &Target<'_>) {
         let Some(probe) = &target.container.readiness_probe else { return std::future::pending().await };
         let mut asking = Asking::new(probe);
         tokio::time::sleep(asking.first()).await;

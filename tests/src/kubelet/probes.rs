@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_left_out_is_the_apis_default() {
+    fn missing_fields_have_the_apis_defaults() {
         let probe: Probe =
             serde_json::from_value(json!({"initialDelaySeconds": 0, "periodSeconds": 2})).unwrap();
         let asking = Asking::new(&probe);

@@ -138,7 +138,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn a_service_is_told_of_by_its_names() {
+    fn a_services_variables_have_its_name() {
         let service: Service = serde_json::from_value(json!({
             "metadata": {"name": "kerf-webhook"},
             "spec": {"clusterIP": "127.96.0.7", "ports": [{"name": "https", "port": 9443}]},

@@ -89,7 +89,7 @@ fn a_share_of_another_kind_is_held_otherwise() {
 }
 
 #[test]
-fn what_the_kubelet_and_the_container_say_differently_is_found() {
+fn differences_between_kubelet_and_container_are_found() {
     let nvml = nvml();
     let shared = gpu(&nvml, 1);
     let (third, pipe) = (format!("{shared}::3"), format!("/run/{shared}/pipe"));

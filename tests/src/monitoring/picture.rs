@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_answer_is_left_out_and_what_is_drawn_says_what_it_is() {
+    fn panels_without_an_answer_are_left_out_and_drawn_ones_have_titles() {
         let text = r#"{"id": 1, "type": "stat", "title": "A & B", "gridPos": {"x": 0, "y": 1, "w": 3, "h": 4},
                        "targets": [{"refId": "A", "expr": "a"}]}"#;
         let panel: Panel = serde_json::from_str(text).unwrap();

@@ -143,13 +143,13 @@ async fn keep(
             return;
         }
         locked(&record).exits.push(Exit { code, log: child.log_tail() });
-        if tokio::time::timeout(pause, told_to_end(&mut orders)).await.is_ok() {
+        if tokio::time::timeout(pause, end_ordered(&mut orders)).await.is_ok() {
             return;
         }
     }
 }
 
-async fn told_to_end(orders: &mut UnboundedReceiver<Order>) {
+async fn end_ordered(orders: &mut UnboundedReceiver<Order>) {
     while matches!(orders.recv().await, Some(Order::Signal(_))) {}
 }
 

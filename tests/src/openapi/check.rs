@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_known_and_of_its_type_is_right() {
+    fn a_known_field_of_its_type_is_valid() {
         let good = json!({
             "spec": {"replicas": 1, "port": "https", "items": [{"port": 1}]}, "labels": {"any": "x"}, "raw": {"a": 1},
         });

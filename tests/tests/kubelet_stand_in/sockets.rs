@@ -158,7 +158,7 @@ async fn a_rejected_pod_has_the_kubelets_message() {
 }
 
 #[tokio::test]
-async fn a_name_that_nobody_registered_is_skipped() {
+async fn a_name_without_registration_is_skipped() {
     let node = Node::start();
     let allocated = node.admit(&pod("one", &[], &[("main", 1)])).await.unwrap();
     assert_eq!(allocated.unknown, ids([NAME]));

@@ -48,7 +48,7 @@ async fn prometheus_answers_every_query_of_the_dashboard() -> anyhow::Result<()>
     let load = Load::default();
     load.create(&cluster).await?;
     load.run_processes(&cluster, 40).await?;
-    the_programs_tell_what_the_documentation_says(&targets).await?;
+    the_programs_export_the_documented_metrics(&targets).await?;
     for prometheus in [&classic, &native] {
         let answered = async || is_answered(prometheus, State::Healthy).await;
         wait(TIMEOUT, "each query to be answered", answered).await?;
@@ -66,7 +66,7 @@ async fn prometheus_answers_every_query_of_the_dashboard() -> anyhow::Result<()>
     cluster.stop().await
 }
 
-async fn the_programs_tell_what_the_documentation_says(targets: &[Scraped]) -> anyhow::Result<()> {
+async fn the_programs_export_the_documented_metrics(targets: &[Scraped]) -> anyhow::Result<()> {
     let documented = documented()?;
     let whole = async || {
         let mut all = Metrics::new();

@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_fenced_is_told_with_what_was_seen() {
+    fn a_missing_fence_is_reported_with_its_evidence() {
         let wrong = expected(Ask::Share(10)).compare(&seen(|reported| {
             reported["cuda"][0]["tries"][1] = json!([true, true]);
             reported["cuda"][0]["multiprocessors"] = json!(132);
@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn who_asked_for_two_gpus_and_got_one_is_told() {
+    fn a_pod_that_got_one_gpu_of_two_is_reported() {
         let expected = Expected { tries: 0, ..expected(Ask::Gpus(2)) };
         let wrong = expected.compare(&seen(|reported| {
             reported["environment"] = json!({});
@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn who_has_a_time_slice_or_a_whole_gpu_sees_no_server_and_all_multiprocessors() {
+    fn pods_with_a_time_slice_or_a_whole_gpu_see_no_server_and_all_multiprocessors() {
         let whole = |reported: &mut serde_json::Value| {
             reported["environment"] = json!({});
             reported["cuda"][0]["multiprocessors"] = json!(132);

@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_new_since_before_is_counted_for_each_pod() {
+    fn new_events_are_counted_for_each_pod() {
         let of = |pairs: &[(&str, f64)]| pairs.iter().map(|(n, c)| ((*n).to_owned(), *c)).collect();
         let (before, now) = (of(&[("a", 1.0), ("b", 2.0)]), of(&[("a", 5.0), ("b", 2.0), ("c", 2.0)]));
         assert_eq!(difference(&now, &before, 4), of(&[("a", 1.0), ("c", 0.5)]));

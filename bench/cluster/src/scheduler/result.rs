@@ -150,7 +150,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn writes_of_gpu_nodes_are_told_from_other_requests() {
+    fn writes_of_gpu_nodes_are_counted_apart_from_other_requests() {
         let counts = [("PATCH gpunodes/status", 0.5), ("PATCH gpunodes 409", 0.25), ("GET gpunodes", 4.0)];
         let counts = counts.into_iter().chain([("POST pods/binding", 1.0)]);
         let measured = Measured {

@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn what_must_not_be_given_is_found() {
+    fn a_forbidden_choice_is_found() {
         let mut site = Site::new(3).unwrap();
         let mut pod = site.pod();
         (pod.containers[0].kinds, pod.containers[0].size_gb) = (vec![Kind::Mps], SizeGb(10));

@@ -86,7 +86,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_illegal_is_told_and_takes_nothing() {
+    fn an_illegal_placement_is_reported_and_takes_nothing() {
         let node = Node { cpu: 4, memory: 4, gpus: 2, model: "T4".to_owned() };
         let pod = |cpu: u32, gpus: u8, milli: u16, model: &str| Pod {
             cpu,

@@ -87,7 +87,7 @@ fn pods_take_turns_on_one_instance_and_a_fourth_is_too_many() {
 }
 
 #[test]
-fn what_is_not_in_policy_is_not_served() {
+fn replicas_outside_the_policy_are_not_served() {
     let mut scene = scene();
     scene.policy.gpus.clear();
     scene.want(turns(1));
@@ -141,7 +141,7 @@ fn a_restart_of_the_agent_takes_no_turn_from_anybody() {
 }
 
 #[test]
-fn a_device_that_the_kubelet_may_hand_out_as_a_whole_is_shared_with_nobody() {
+fn a_device_that_the_kubelet_may_allocate_as_a_whole_is_not_shared() {
     let mut scene = scene();
     scene.want(vec![wanted("s1", whole(), Some(("a", ONE)))]);
     scene.settle();
@@ -167,7 +167,7 @@ fn a_device_that_the_kubelet_may_hand_out_as_a_whole_is_shared_with_nobody() {
 }
 
 #[test]
-fn who_holds_the_device_as_a_whole_shares_it_with_nobody() {
+fn a_device_that_is_held_as_a_whole_is_not_shared() {
     let mut scene = scene();
     scene.want(vec![wanted("s1", whole(), Some(("a", ONE)))]);
     scene.settle();
@@ -189,7 +189,7 @@ fn running(scene: &mut Scene, count: u32) {
 }
 
 #[test]
-fn processes_of_others_turns_keep_nobody_out_and_those_of_the_last_holder_do() {
+fn processes_of_the_last_holder_block_a_replica_and_those_of_other_replicas_do_not() {
     let mut scene = scene();
     taken(&mut scene, 2);
     running(&mut scene, 2);
@@ -245,7 +245,7 @@ fn a_container_gets_the_mig_device() {
 }
 
 #[test]
-fn nvidias_labels_tell_how_many_take_turns() {
+fn nvidias_labels_count_the_replicas() {
     let label = |labels: &GfdLabels, name: &str| labels[&format!("nvidia.com/mig-1g.10gb.{name}")].clone();
     let mut scene = scene();
     scene.want(turns(1));

@@ -45,7 +45,7 @@ mod tests {
     }
 
     #[test]
-    fn who_connected_is_told_by_the_kernel_and_the_socket_waits_as_before() {
+    fn the_kernel_identifies_the_peer_and_the_socket_still_waits() {
         let (mut one, other) = UnixStream::pair().unwrap();
         assert_eq!(user_of(&one).unwrap(), rustix::process::geteuid().as_raw());
         drop(other);

@@ -82,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_there_is_made_or_refused_as_its_type_says() {
+    fn a_missing_path_is_created_or_refused_by_its_type() {
         let folder = tempfile::tempdir().unwrap();
         let files = NodeFiles::of(folder.path());
         files.make().unwrap();

@@ -13,7 +13,7 @@ pub fn agrees_with_nvml(scene: &Scene<'_>) -> anyhow::Result<String> {
     if !scene.is_real() {
         return Ok("without a GPU there is nothing to compare with".to_owned());
     }
-    let smi = told_by_smi()?;
+    let smi = rows_of_nvidia_smi()?;
     let listed: Vec<Vec<String>> = kerf(scene, "list")?.iter().map(listed).collect();
     ensure!(listed == smi, "kerf gpu list says {listed:?}, nvidia-smi {smi:?}");
     let mut reported = Vec::new();
@@ -49,7 +49,7 @@ fn listed(gpu: &Value) -> Vec<String> {
     ["index", "uuid", "product", "memoryMib"].map(text).into()
 }
 
-fn told_by_smi() -> anyhow::Result<Vec<Vec<String>>> {
+fn rows_of_nvidia_smi() -> anyhow::Result<Vec<Vec<String>>> {
     let mut command = Command::new("nvidia-smi");
     command.args(["--query-gpu=index,uuid,name,memory.total", "--format=csv,noheader,nounits"]);
     let output = command.output().context("failed to run nvidia-smi")?;

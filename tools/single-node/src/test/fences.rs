@@ -46,7 +46,7 @@ pub async fn limits(scene: &Scene<'_>) -> anyhow::Result<String> {
         scene.clear().await?;
         pods += count;
     }
-    told_times(scene, pods)?;
+    reported_times(scene, pods)?;
     if !scene.is_real() {
         return Ok(format!("{pods} pods received their limits; only a GPU shows whether these hold"));
     }
@@ -55,7 +55,7 @@ pub async fn limits(scene: &Scene<'_>) -> anyhow::Result<String> {
 }
 
 /// Prints how long the pods took, beside the pods without a GPU of the same run.
-fn told_times(scene: &Scene<'_>, pods: usize) -> anyhow::Result<()> {
+fn reported_times(scene: &Scene<'_>, pods: usize) -> anyhow::Result<()> {
     let (bound, running) = (scene.clock.bound(PREFIX), scene.clock.running(PREFIX));
     let controls = scene.clock.running(CONTROLS);
     ensure!(

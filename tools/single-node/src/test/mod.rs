@@ -62,7 +62,7 @@ const SCENES: [(&str, Play); 17] = [
     ("two GPUs: both for one pod", |scene| whole::two_for_one_pod(scene).boxed_local()),
     ("another distribution", |scene| compiles::for_a_share(scene).boxed_local()),
     ("time slices", |scene| time_slices::by_turns(scene).boxed_local()),
-    ("root tenant", |scene| root_tenant::hurts_nobody(scene).boxed_local()),
+    ("root tenant", |scene| root_tenant::harms_no_other_tenant(scene).boxed_local()),
     (MIXED, |scene| mixed::each_holds_what_it_was_assigned(scene).boxed_local()),
 ];
 

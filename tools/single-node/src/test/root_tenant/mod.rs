@@ -41,7 +41,7 @@ const REFUSAL: &str = "could command the MPS daemon";
 const GAINS: [&str; 2] = ["MORE THAN ITS SHARE", "FOUND WHAT"];
 
 /// Plays each tenant, and reports how often one harmed its neighbour.
-pub async fn hurts_nobody(scene: &Scene<'_>) -> anyhow::Result<String> {
+pub async fn harms_no_other_tenant(scene: &Scene<'_>) -> anyhow::Result<String> {
     tenant::write_programs(scene.args)?;
     let kept_out = kept_out(scene, &Tenant::mounting(scene.args, SHARE)?).await?;
     let kept_out = kept_out.context("kerf gives a share to root that may mount in its user namespace")?;

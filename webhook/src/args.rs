@@ -108,7 +108,7 @@ mod tests {
     fn ages_have_a_unit_and_fit_each_other() {
         let flags = ["kerf-webhook", "--policy", "p"];
         let args = Args::try_parse_from(flags).unwrap();
-        assert!(kerf_runtime::tls::Ages::new(args.tls.tls_leaf_age, args.tls.tls_ca_age).is_ok());
+        assert!(kerf_runtime::tls::Lifetimes::new(args.tls.tls_leaf_age, args.tls.tls_ca_age).is_ok());
         assert_eq!(args.grace, SignedDuration::from_secs(5));
         let with = |age| Args::try_parse_from(flags.into_iter().chain(["--tls-leaf-age", age]));
         assert_eq!(with("90m").unwrap().tls.tls_leaf_age, SignedDuration::from_mins(90));

@@ -29,7 +29,7 @@ impl Contents {
     pub(super) fn join(contents: Vec<Content>) -> Result<Self, Vec<PolicyFileError>> {
         let contents: Vec<Arc<Content>> = contents.into_iter().map(Arc::new).collect();
         let all = Self::default()
-            .with(&contents)
+            .replaced(&contents)
             .map_err(|refused| refused.into_iter().map(|(_, error)| error).collect::<Vec<_>>())?;
         let conflicts = all.policies().conflicts();
         let errors: Vec<_> = conflicts.iter().filter_map(|finding| all.conflict(finding)).collect();
@@ -106,7 +106,7 @@ impl Contents {
     /// These contents with new ones in place of the old, or the reasons against it. A file whose base has gone keeps
     /// its policies, because its own text has not become bad. A new content must not break another file that was good
     /// before.
-    fn with(&self, new: &[Arc<Content>]) -> Result<Self, Vec<Refused>> {
+    fn replaced(&self, new: &[Arc<Content>]) -> Result<Self, Vec<Refused>> {
         let is_new = |path: &Path| new.iter().any(|content| content.path == path);
         let kept = self.0.values().map(|file| &file.content).filter(|content| !is_new(&content.path));
         let all: Vec<&Arc<Content>> = kept.chain(new).collect();
@@ -137,7 +137,7 @@ impl Contents {
 
     fn add(&mut self, content: &Arc<Content>) -> Result<(), Vec<Refused>> {
         let path = &content.path;
-        let next = self.with(std::slice::from_ref(content))?;
+        let next = self.replaced(std::slice::from_ref(content))?;
         // The conflict is reported for this file whatever its position, because the others are already in force.
         let others = policies(next.0.iter().filter(|(other, _)| *other != path).map(|(_, file)| file));
         let (pods, nodes) = (others.pods.len(), others.nodes.len());
@@ -164,7 +164,7 @@ impl Contents {
     /// first, so that a policy can move from one file to another. Otherwise it goes file by file, and no file displaces
     /// a policy that is in force.
     pub(super) fn settle(&mut self, new: &[Arc<Content>]) -> Vec<Refused> {
-        if let Ok(all) = self.with(new)
+        if let Ok(all) = self.replaced(new)
             && all.policies().conflicts().is_empty()
         {
             *self = all;

@@ -3,8 +3,8 @@
 //! An authority has three states. New: clients learn to trust it, and the previous one still signs. Signing: it signs
 //! the leaves. Retired: its key is deleted, and clients trust it until it ends. None of its leaves lives longer.
 
-use super::ages::{Ages, Life};
 use super::inspect::{life_of, life_of_pem, verify_server};
+use super::lifetimes::{Life, Lifetimes};
 use super::{Content, Rotation, TlsError, Trust, key};
 use jiff::{SignedDuration, Timestamp};
 use rcgen::{
@@ -29,7 +29,7 @@ pub(super) struct Authority {
 impl Authority {
     /// Makes a new authority. Each has a different name, so that a verifier never tries the key of one on a signature
     /// of another.
-    fn new(ages: &Ages, now: Timestamp) -> Result<Self, rcgen::Error> {
+    fn new(ages: &Lifetimes, now: Timestamp) -> Result<Self, rcgen::Error> {
         let mut params = CertificateParams::default();
         params.distinguished_name = named(&format!("kerf {}", now.as_millisecond()));
         params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
@@ -63,7 +63,7 @@ pub(super) struct Authorities(Vec<Authority>);
 
 impl Authorities {
     /// Reads the authorities in `content`, and puts a new one before them if renewal is due.
-    pub fn from_content(content: &Content, ages: &Ages, now: Timestamp) -> Result<Self, rcgen::Error> {
+    pub fn from_content(content: &Content, ages: &Lifetimes, now: Timestamp) -> Result<Self, rcgen::Error> {
         let keys = content.get(key::CA_KEY).map(String::as_str).unwrap_or_default();
         let mut keys: Vec<KeyPair> =
             blocks(keys, END_KEY).filter_map(|pem| KeyPair::from_pem(&pem).ok()).collect();

@@ -1,7 +1,7 @@
 //! Checks whether certificates meet the requirements on them. The time is an argument.
 
-use super::ages::Life;
 use super::config::{certificates, private_key, provider, roots};
+use super::lifetimes::Life;
 use super::{Content, Rotation, TlsError, key};
 use jiff::Timestamp;
 use rustls::client::{verify_server_cert_signed_by_trust_anchor, verify_server_name};

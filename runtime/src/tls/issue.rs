@@ -1,8 +1,8 @@
 //! New content for a Secret: certificates, and an authority if one is due. Only the random keys make it impure.
 
-use super::ages::{Ages, Life};
 use super::authority::{Authorities, Authority, failed, named, set_life};
 use super::inspect::{Unfit, client, server};
+use super::lifetimes::{Life, Lifetimes};
 use super::{Content, Rotation, TlsError, Wanted, key};
 use jiff::Timestamp;
 use rcgen::{CertificateParams, ExtendedKeyUsagePurpose, KeyPair, KeyUsagePurpose};
@@ -67,7 +67,7 @@ fn leaf(
 fn sign(
     mut params: CertificateParams,
     authority: &Authority,
-    ages: &Ages,
+    ages: &Lifetimes,
     now: Timestamp,
 ) -> Result<(String, String), rcgen::Error> {
     let life: Life = ages.leaf_from(now, authority.life.end);

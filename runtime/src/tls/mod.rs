@@ -12,21 +12,21 @@
 //! | `published` | its authority, for clients that may not read the Secret |
 //! | `expiry` | its end, as a metric |
 
-mod ages;
 mod authority;
 mod config;
 mod expiry;
 mod folder;
 mod inspect;
 mod issue;
+mod lifetimes;
 mod published;
 mod secret;
 
-pub use ages::{Ages, BadAges};
 pub use config::{Clients, ServingCertificate, client_config, server_config};
 pub use expiry::Expiry;
 pub use folder::TlsFolder;
 pub use inspect::Unfit;
+pub use lifetimes::{InvalidLifetimes, Lifetimes};
 pub use published::PublishedAuthority;
 pub use secret::TlsSecret;
 
@@ -57,7 +57,7 @@ pub enum Trust<'a> {
 #[derive(Debug, Clone, Copy)]
 pub struct Rotation<'a> {
     /// The ages of leaf and authority.
-    pub ages: Ages,
+    pub ages: Lifetimes,
     /// The authorities that clients trust.
     pub trust: Trust<'a>,
     /// The present time, an argument so that tests can set it.
@@ -149,7 +149,7 @@ pub fn serves(authorities: &str, tls_crt: &str, name: &str, at: Timestamp) -> Re
 /// matter.
 pub fn serves_client(content: &BTreeMap<String, String>, name: &str, at: Timestamp) -> Result<(), Unfit> {
     let authority = content.get(key::CA_CERT).ok_or(Unfit::Missing(key::CA_CERT))?;
-    let rotation = Rotation { ages: Ages::YEARS, trust: Trust::AsRead, now: at };
+    let rotation = Rotation { ages: Lifetimes::YEARS, trust: Trust::AsRead, now: at };
     match inspect::client(content, authority, name, &rotation) {
         Err(Unfit::Due { .. }) | Ok(()) => Ok(()),
         Err(unfit) => Err(unfit),
@@ -238,7 +238,7 @@ pub enum TlsError {
 pub(crate) fn made_for_test() -> Material {
     let wanted =
         Wanted { server_names: vec!["127.0.0.1".into()], client_name: Some("kube-scheduler".into()) };
-    let rotation = Rotation { ages: Ages::YEARS, trust: Trust::AsRead, now: Timestamp::now() };
+    let rotation = Rotation { ages: Lifetimes::YEARS, trust: Trust::AsRead, now: Timestamp::now() };
     Material::from_content(&issue::step(&Content::new(), &wanted, &rotation).unwrap().content, &wanted)
         .unwrap()
 }

@@ -2,7 +2,7 @@
 //! once, the API server accepts one write; the other replica reads the winner's content.
 
 use super::issue::step;
-use super::{Ages, Content, Material, Rotation, TlsError, Trust, Wanted};
+use super::{Content, Lifetimes, Material, Rotation, TlsError, Trust, Wanted};
 use jiff::Timestamp;
 use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::Secret;
@@ -26,7 +26,7 @@ impl TlsSecret {
         name: &str,
         wanted: &Wanted,
     ) -> Result<Material, TlsError> {
-        let rotation = Rotation { ages: Ages::YEARS, trust: Trust::AsRead, now: Timestamp::now() };
+        let rotation = Rotation { ages: Lifetimes::YEARS, trust: Trust::AsRead, now: Timestamp::now() };
         Self::rotate(client, namespace, name, wanted, &rotation).await
     }
 

@@ -16,8 +16,8 @@ fn wanted() -> Wanted {
 }
 
 /// One day for leaves and ninety days for authorities.
-fn ages() -> Ages {
-    Ages::new(DAY, DAY * 90).unwrap()
+fn ages() -> Lifetimes {
+    Lifetimes::new(DAY, DAY * 90).unwrap()
 }
 
 fn next(before: &Content, wanted: &Wanted, trust: Trust<'_>, now: Timestamp) -> Step {
@@ -120,7 +120,7 @@ fn after_a_long_absence_a_new_authority_signs_at_once() {
 #[test]
 fn shortened_ages_take_effect_at_once() {
     let first = fresh();
-    let short = Ages::new(DAY / 24, DAY).unwrap();
+    let short = Lifetimes::new(DAY / 24, DAY).unwrap();
     let rotation = Rotation { ages: short, trust: Trust::Only(&first["ca.crt"]), now: now() + DAY };
     let second = step(&first, &wanted(), &rotation).unwrap().content;
     assert_eq!(count(&second, "ca.crt"), 2);

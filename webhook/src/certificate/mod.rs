@@ -9,7 +9,7 @@ use crate::ca_bundle::BundleError;
 use jiff::Timestamp;
 use kerf_runtime::shutdown::CancellationToken;
 use kerf_runtime::telemetry::chain;
-use kerf_runtime::tls::{BadAges, Expiry, Material, ServingCertificate, TlsError, TlsFolder};
+use kerf_runtime::tls::{Expiry, InvalidLifetimes, Material, ServingCertificate, TlsError, TlsFolder};
 use kube::Client;
 use own::Own;
 use std::time::Duration;
@@ -49,7 +49,7 @@ struct Check {
 }
 
 impl CertificateReconciler {
-    pub fn new(client: Client, args: TlsArgs) -> Result<Self, BadAges> {
+    pub fn new(client: Client, args: TlsArgs) -> Result<Self, InvalidLifetimes> {
         let Some(dir) = args.tls_dir else {
             let own = Own::new(client, args)?;
             return Ok(Self { period: own.period(), source: Source::Own(Box::new(own)) });

@@ -8,7 +8,7 @@ use crate::args::TlsArgs;
 use crate::ca_bundle::{BundleError, Configuration};
 use jiff::Timestamp;
 use kerf_runtime::args::NamespacedName;
-use kerf_runtime::tls::{Ages, BadAges, Material, Rotation, TlsSecret, Trust, Wanted};
+use kerf_runtime::tls::{InvalidLifetimes, Lifetimes, Material, Rotation, TlsSecret, Trust, Wanted};
 use kube::Client;
 use std::time::{Duration, Instant};
 
@@ -16,14 +16,14 @@ pub(super) struct Own {
     client: Client,
     secret: NamespacedName,
     wanted: Wanted,
-    ages: Ages,
+    ages: Lifetimes,
     configuration: String,
     bundle_age: BundleAge,
 }
 
 impl Own {
-    pub fn new(client: Client, args: TlsArgs) -> Result<Self, BadAges> {
-        let ages = Ages::new(args.tls_leaf_age, args.tls_ca_age)?;
+    pub fn new(client: Client, args: TlsArgs) -> Result<Self, InvalidLifetimes> {
+        let ages = Lifetimes::new(args.tls_leaf_age, args.tls_ca_age)?;
         let wanted = Wanted { server_names: args.tls_names, client_name: None };
         let bundle_age = BundleAge { settle: ages.settle(), bundle: None };
         Ok(Self {

@@ -10,16 +10,16 @@ pub(super) const SKEW: SignedDuration = SignedDuration::from_hours(1);
 /// The shortest age of a leaf: certificates count in seconds.
 const SHORTEST_LEAF: SignedDuration = SignedDuration::from_secs(3);
 
-/// The ages of leaf and authority. Both are renewed after two thirds of their age.
+/// The lifetimes of leaf and authority certificates. Both are renewed after two thirds of theirs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Ages {
+pub struct Lifetimes {
     leaf: SignedDuration,
     authority: SignedDuration,
 }
 
-/// The ages leave no time for a rotation.
+/// The lifetimes leave no time for a rotation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
-pub enum BadAges {
+pub enum InvalidLifetimes {
     /// The leaf's age is too short.
     #[error("a leaf of {0:#} is too short; it must live at least 3 s")]
     Short(SignedDuration),
@@ -35,20 +35,20 @@ pub enum BadAges {
     },
 }
 
-impl Ages {
+impl Lifetimes {
     /// A year for leaves and ten for authorities. This suits clients that read the authority once, as kube-scheduler
     /// does: client-go's transport reloads a certificate and its key by itself, but never the authority.
     pub const YEARS: Self =
         Self { leaf: SignedDuration::from_hours(365 * 24), authority: SignedDuration::from_hours(3650 * 24) };
 
-    /// Checks the ages. An authority is replaced after two thirds of its life; with a third left it outlives each of
+    /// Checks the lifetimes. An authority is replaced after two thirds of its life; with a third left it outlives each of
     /// its leaves.
-    pub fn new(leaf: SignedDuration, authority: SignedDuration) -> Result<Self, BadAges> {
+    pub fn new(leaf: SignedDuration, authority: SignedDuration) -> Result<Self, InvalidLifetimes> {
         if leaf < SHORTEST_LEAF {
-            return Err(BadAges::Short(leaf));
+            return Err(InvalidLifetimes::Short(leaf));
         }
         if authority / 3 < leaf {
-            return Err(BadAges::Overlap { leaf, authority });
+            return Err(InvalidLifetimes::Overlap { leaf, authority });
         }
         Ok(Self { leaf, authority })
     }
@@ -127,9 +127,9 @@ mod tests {
 
     #[test]
     fn ages_leave_time_for_a_rotation() {
-        assert!(Ages::new(HOUR * 24, HOUR * 24 * 90).is_ok());
-        assert!(Ages::new(HOUR, HOUR * 3).is_ok());
-        let message = |leaf, authority| Ages::new(leaf, authority).unwrap_err().to_string();
+        assert!(Lifetimes::new(HOUR * 24, HOUR * 24 * 90).is_ok());
+        assert!(Lifetimes::new(HOUR, HOUR * 3).is_ok());
+        let message = |leaf, authority| Lifetimes::new(leaf, authority).unwrap_err().to_string();
         assert_eq!(
             message(HOUR, HOUR * 2),
             "an authority of 2h is too short for leaves of 1h; it must live at least three times as long"
@@ -142,9 +142,9 @@ mod tests {
 
     #[test]
     fn poll_interval_and_settling_time_fit_the_ages() {
-        let long = Ages::new(HOUR * 24, HOUR * 24 * 90).unwrap();
+        let long = Lifetimes::new(HOUR * 24, HOUR * 24 * 90).unwrap();
         assert_eq!((long.poll_interval(), long.settle()), (Duration::from_secs(30), Duration::from_mins(1)));
-        let short = Ages::new(SignedDuration::from_secs(6), SignedDuration::from_secs(30)).unwrap();
+        let short = Lifetimes::new(SignedDuration::from_secs(6), SignedDuration::from_secs(30)).unwrap();
         assert_eq!(
             (short.poll_interval(), short.settle()),
             (Duration::from_millis(250), Duration::from_secs(1))
@@ -164,6 +164,6 @@ mod tests {
     #[test]
     fn no_leaf_outlives_its_authority() {
         let now: Timestamp = "2026-11-21T12:00:00Z".parse().unwrap();
-        assert_eq!(Ages::YEARS.leaf_from(now, now + HOUR).end, now + HOUR);
+        assert_eq!(Lifetimes::YEARS.leaf_from(now, now + HOUR).end, now + HOUR);
     }
 }

@@ -38,7 +38,7 @@ struct Needs {
 }
 
 impl Needs {
-    fn of(record: &Restored) -> Self {
+    fn from_checkpoint(record: &Restored) -> Self {
         // Slices of GPU instances are left out, because each cut records them itself.
         let wanted = record.ledger.desired.slices.iter().filter(|wanted| wanted.shape.instance().is_none());
         Self {
@@ -60,12 +60,12 @@ impl Needs {
 impl AppliedSettings {
     /// Starts with what an earlier process has recorded.
     #[must_use]
-    pub fn of(restored: &Restored) -> Self {
+    pub fn from_checkpoint(restored: &Restored) -> Self {
         Self {
             exclusive: restored.exclusive.clone(),
             limits: restored.limits.clone(),
             daemons: BTreeSet::new(),
-            recorded: Needs::of(restored),
+            recorded: Needs::from_checkpoint(restored),
         }
     }
 
@@ -80,7 +80,7 @@ impl AppliedSettings {
         self.daemons = daemons.keys().cloned().collect();
     }
 
-    /// Returns the desired record, extended by everything that may still be set.
+    /// Returns the desired checkpoint, extended by everything that may still be set.
     #[must_use]
     pub fn complete(&self, mut record: Restored) -> Restored {
         record.exclusive.extend(self.exclusive.iter().cloned());
@@ -91,16 +91,16 @@ impl AppliedSettings {
         record
     }
 
-    /// Whether the checkpoint has what a restart needs of this record.
+    /// Whether the checkpoint on the disk has what a restart needs of this one.
     #[must_use]
     pub fn is_recorded(&self, record: &Restored) -> bool {
-        self.recorded == Needs::of(record)
+        self.recorded == Needs::from_checkpoint(record)
     }
 
-    /// Notes that the record is on the disk: what it lists may be set from now on.
-    pub fn note_recorded(&mut self, record: &Restored) {
+    /// Records that this checkpoint is on the disk: what it lists may be set from now on.
+    pub fn set_recorded(&mut self, record: &Restored) {
         self.exclusive.clone_from(&record.exclusive);
-        self.recorded = Needs::of(record);
+        self.recorded = Needs::from_checkpoint(record);
     }
 }
 
@@ -115,7 +115,7 @@ mod tests {
         GpuUuid::new("GPU-0")
     }
 
-    /// A record with an exclusive GPU and a `limit` on a pod's cgroup.
+    /// A checkpoint with an exclusive GPU and a `limit` on a pod's cgroup.
     fn busy() -> Restored {
         let limits = Limits::from([((gpu(), "/pod1".to_owned()), MemoryMib(4096))]);
         Restored { exclusive: [gpu()].into(), limits, ..Restored::default() }
@@ -123,36 +123,36 @@ mod tests {
 
     #[test]
     fn a_setting_stays_recorded_until_it_is_undone() {
-        let mut standing = AppliedSettings::of(&Restored::default());
-        standing.note_recorded(&busy());
-        standing.on_daemons(&Daemons::from([(gpu(), Daemon::Changing)]));
-        standing.on_limits(busy().limits);
-        assert_eq!(standing.complete(Restored::default()), busy());
-        standing.on_limits(Limits::new());
-        assert_eq!(standing.complete(Restored::default()), Restored { limits: Limits::new(), ..busy() });
-        standing.on_daemons(&Daemons::new());
-        assert_eq!(standing.complete(Restored::default()), Restored::default());
+        let mut applied = AppliedSettings::from_checkpoint(&Restored::default());
+        applied.set_recorded(&busy());
+        applied.on_daemons(&Daemons::from([(gpu(), Daemon::Changing)]));
+        applied.on_limits(busy().limits);
+        assert_eq!(applied.complete(Restored::default()), busy());
+        applied.on_limits(Limits::new());
+        assert_eq!(applied.complete(Restored::default()), Restored { limits: Limits::new(), ..busy() });
+        applied.on_daemons(&Daemons::new());
+        assert_eq!(applied.complete(Restored::default()), Restored::default());
     }
 
     #[test]
     fn settings_of_an_earlier_process_stay_recorded_before_the_first_report() {
-        let mut standing = AppliedSettings::of(&busy());
-        assert_eq!(standing.complete(Restored::default()), busy());
-        standing.on_daemons(&Daemons::new());
-        assert_eq!(standing.complete(Restored::default()), busy(), "the mode is not restored yet");
+        let mut applied = AppliedSettings::from_checkpoint(&busy());
+        assert_eq!(applied.complete(Restored::default()), busy());
+        applied.on_daemons(&Daemons::new());
+        assert_eq!(applied.complete(Restored::default()), busy(), "the mode is not restored yet");
     }
 
     #[test]
     fn a_raised_limit_is_recorded_with_its_new_value() {
-        let standing = AppliedSettings::of(&busy());
+        let applied = AppliedSettings::from_checkpoint(&busy());
         let raised = Limits::from([((gpu(), "/pod1".to_owned()), MemoryMib(8192))]);
         let wanted = Restored { limits: raised.clone(), ..Restored::default() };
-        assert_eq!(standing.complete(wanted).limits, raised);
+        assert_eq!(applied.complete(wanted).limits, raised);
     }
 
     #[test]
     fn settings_are_recorded_by_themselves_and_slices_with_their_cuts() {
-        let mut standing = AppliedSettings::of(&Restored::default());
+        let mut applied = AppliedSettings::from_checkpoint(&Restored::default());
         let wanting = |shape: Shape| {
             let mut restored = Restored::default();
             restored.ledger.desired.slices.push(WantedSlice {
@@ -173,12 +173,12 @@ mod tests {
         for record in
             [busy(), shared, ill, on, lost, longer, paused, Restored { booted: true, ..Restored::default() }]
         {
-            assert!(!standing.is_recorded(&record), "{record:?}");
-            standing.note_recorded(&record);
-            assert!(standing.is_recorded(&record), "{record:?}");
+            assert!(!applied.is_recorded(&record), "{record:?}");
+            applied.set_recorded(&record);
+            assert!(applied.is_recorded(&record), "{record:?}");
         }
-        standing.note_recorded(&Restored::default());
+        applied.set_recorded(&Restored::default());
         let cut = kerf_core::testing::h100_shape("1g.10gb", 0);
-        assert!(standing.is_recorded(&wanting(cut)));
+        assert!(applied.is_recorded(&wanting(cut)));
     }
 }

@@ -195,7 +195,6 @@ impl Args {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kubelet_api::POD_RESOURCES_DIR;
 
     #[test]
     fn only_the_node_and_the_extender_are_required() {
@@ -208,7 +207,7 @@ mod tests {
             let error = Args::try_parse_from([&["kerf-node-agent"], serve].concat()).unwrap_err();
             assert!(error.to_string().contains("--extender <HOST:PORT>"), "{error}");
         }
-        assert_eq!(args.kubelet_dir.join("pod-resources"), PathBuf::from(POD_RESOURCES_DIR));
+        assert_eq!(args.kubelet_dir.join("pod-resources"), PathBuf::from("/var/lib/kubelet/pod-resources"));
     }
 
     #[test]

@@ -20,17 +20,17 @@ pub struct CheckpointWriter {
     sys: PathBuf,
 }
 
-/// The newest record, whether it is on the disk or not.
+/// The newest checkpoint, whether it is on the disk or not.
 struct Newest {
     /// How many records were handed over.
     number: u64,
     record: Record,
 }
 
-/// The record on the disk. Its lock lets one write run at a time.
+/// The checkpoint on the disk. Its lock lets one write run at a time.
 struct Disk {
     checkpoint: Checkpoint,
-    /// The number of the record that was last written, whether or not that succeeded.
+    /// The number of the checkpoint that was last written, whether or not that succeeded.
     tried: u64,
     result: Result<(), String>,
 }
@@ -96,7 +96,7 @@ impl CheckpointWriter {
         let (newest, disk) = (Arc::clone(&self.newest), Arc::clone(&self.disk));
         async move {
             let mut disk = disk.lock_owned().await;
-            // Another call has tried to write this record or a newer one, so its result counts for this call too.
+            // Another call has tried to write this checkpoint or a newer one, so its result counts for this call too.
             if disk.tried >= number {
                 return disk.result.clone();
             }
@@ -150,10 +150,9 @@ mod tests {
     }
 
     async fn after(folder: &Path, boot: &str, saved: Option<Restored>) -> Restored {
-        let (recording, before) =
-            CheckpointWriter::open(folder, boot.to_owned(), folder.join("sys")).unwrap();
+        let (writer, before) = CheckpointWriter::open(folder, boot.to_owned(), folder.join("sys")).unwrap();
         if let Some(saved) = saved {
-            recording.save(saved).await.unwrap();
+            writer.save(saved).await.unwrap();
         }
         before.unwrap_or_default()
     }
@@ -188,16 +187,16 @@ mod tests {
     #[tokio::test]
     async fn records_that_arrive_during_a_write_share_one_write() {
         let folder = tempfile::tempdir().unwrap();
-        let (recording, _) =
+        let (writer, _) =
             CheckpointWriter::open(folder.path(), "one".to_owned(), folder.path().join("sys")).unwrap();
         let of = |revision| {
             let mut restored = Restored::default();
             restored.ledger.desired.revision = revision;
             restored
         };
-        recording.save(of(1)).await.unwrap();
-        let writing = Arc::clone(&recording.disk).lock_owned().await;
-        let saves = (2..10).map(|revision| tokio::spawn(recording.save(of(revision))));
+        writer.save(of(1)).await.unwrap();
+        let writing = Arc::clone(&writer.disk).lock_owned().await;
+        let saves = (2..10).map(|revision| tokio::spawn(writer.save(of(revision))));
         let saves: Vec<_> = saves.collect();
         tokio::task::yield_now().await;
         assert!(saves.iter().all(|save| !save.is_finished()), "none is answered before it is written");
@@ -205,38 +204,38 @@ mod tests {
         for save in saves {
             save.await.unwrap().unwrap();
         }
-        assert_eq!(recording.disk.lock().await.checkpoint.writes(), 2);
-        drop(recording);
+        assert_eq!(writer.disk.lock().await.checkpoint.writes(), 2);
+        drop(writer);
         assert_eq!(after(folder.path(), "one", None).await, of(9));
     }
 
-    /// A step carries the record of its decision, and may begin after a newer record was handed over.
+    /// A step carries the checkpoint of its decision, and may begin after a newer one was handed over.
     #[tokio::test]
     async fn an_older_record_never_follows_a_newer_one() {
         let folder = tempfile::tempdir().unwrap();
-        let (recording, _) =
+        let (writer, _) =
             CheckpointWriter::open(folder.path(), "one".to_owned(), folder.path().join("sys")).unwrap();
-        let (older, newer) = (recording.save(Restored::default()), recording.save(busy()));
+        let (older, newer) = (writer.save(Restored::default()), writer.save(busy()));
         newer.await.unwrap();
         older.await.unwrap();
-        drop(recording);
+        drop(writer);
         assert_eq!(after(folder.path(), "one", None).await, busy());
     }
 
     #[tokio::test]
     async fn a_failed_write_fails_every_record_that_it_covers_and_the_next_write_is_tried() {
         let folder = tempfile::tempdir().unwrap();
-        let (recording, _) =
+        let (writer, _) =
             CheckpointWriter::open(folder.path(), "one".to_owned(), folder.path().join("sys")).unwrap();
         let full = folder.path().join("ledger.0");
         std::os::unix::fs::symlink("/dev/full", &full).unwrap();
-        let (first, second) = (recording.save(Restored::default()), recording.save(busy()));
+        let (first, second) = (writer.save(Restored::default()), writer.save(busy()));
         for failed in [first.await, second.await] {
             assert!(failed.unwrap_err().contains("No space left on device"));
         }
         std::fs::remove_file(&full).unwrap();
-        recording.save(busy()).await.unwrap();
-        drop(recording);
+        writer.save(busy()).await.unwrap();
+        drop(writer);
         assert_eq!(after(folder.path(), "one", None).await, busy());
     }
 
@@ -273,16 +272,16 @@ mod tests {
     async fn a_process_works_with_one_load_of_the_driver() {
         let folder = tempfile::tempdir().unwrap();
         let folder = folder.path();
-        let (recording, _) = CheckpointWriter::open(folder, "one".to_owned(), folder.join("sys")).unwrap();
-        assert!(!recording.is_of_another_load(), "none is loaded");
+        let (writer, _) = CheckpointWriter::open(folder, "one".to_owned(), folder.join("sys")).unwrap();
+        assert!(!writer.is_of_another_load(), "none is loaded");
         set_loaded(folder, true);
-        assert!(!recording.is_of_another_load(), "the first one");
-        recording.save(busy()).await.unwrap();
+        assert!(!writer.is_of_another_load(), "the first one");
+        writer.save(busy()).await.unwrap();
         set_loaded(folder, false);
-        assert!(!recording.is_of_another_load(), "NVML reports that");
+        assert!(!writer.is_of_another_load(), "NVML reports that");
         set_loaded(folder, true);
-        assert!(recording.is_of_another_load());
-        drop(recording);
+        assert!(writer.is_of_another_load());
+        drop(writer);
         assert!(after(folder, "one", None).await.booted);
     }
 

@@ -26,7 +26,7 @@ const TIMEOUT: Duration = Duration::from_mins(1);
 const INTERVAL: Duration = Duration::from_secs(1);
 
 /// How long an agent that ends may take to restore labels.
-const AT_THE_END: Duration = Duration::from_secs(3);
+const RESTORE_TIMEOUT: Duration = Duration::from_secs(3);
 
 pub(crate) struct DcgmPause {
     nodes: Api<Node>,
@@ -57,7 +57,7 @@ pub(crate) async fn keep(
             () = stop.cancelled() => break,
         }
     }
-    drop(tokio::time::timeout(AT_THE_END, pause.put_back(&mut paused)).await);
+    drop(tokio::time::timeout(RESTORE_TIMEOUT, pause.put_back(&mut paused)).await);
 }
 
 impl DcgmPause {

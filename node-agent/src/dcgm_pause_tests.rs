@@ -24,7 +24,7 @@ struct State {
 }
 
 impl Cluster {
-    fn with(labels: &[(&str, &str)], pods: usize) -> Self {
+    fn with_labels(labels: &[(&str, &str)], pods: usize) -> Self {
         let cluster = Self::default();
         cluster.0.lock().unwrap().pods = pods;
         for (key, value) in labels {
@@ -91,7 +91,7 @@ async fn reported(queue: &mut tokio::sync::mpsc::UnboundedReceiver<Event>) -> (B
 
 #[tokio::test(start_paused = true)]
 async fn deployed_programs_are_paused_and_their_labels_restored() {
-    let cluster = Cluster::with(&[(DCGM, "true"), (GFD, "false"), ("other", "true")], 3);
+    let cluster = Cluster::with_labels(&[(DCGM, "true"), (GFD, "false"), ("other", "true")], 3);
     let (orders, to_do) = watch::channel(Pause::default());
     let (events, mut queue) = Events::channel();
     let stop = CancellationToken::new();
@@ -120,7 +120,7 @@ async fn deployed_programs_are_paused_and_their_labels_restored() {
 
 #[tokio::test(start_paused = true)]
 async fn the_wait_for_paused_pods_has_a_timeout() {
-    let cluster = Cluster::with(&[(DCGM, "true")], MANY);
+    let cluster = Cluster::with_labels(&[(DCGM, "true")], MANY);
     let (_orders, to_do) = watch::channel(order(1, &[DCGM]));
     let (events, mut queue) = Events::channel();
     tokio::spawn(keep(cluster.pause(), BTreeSet::new(), to_do, events, CancellationToken::new()));
@@ -130,7 +130,7 @@ async fn the_wait_for_paused_pods_has_a_timeout() {
 #[tokio::test(start_paused = true)]
 async fn only_labels_that_an_earlier_process_paused_are_restored_at_the_start() {
     let paused = "paused-for-mig-change";
-    let cluster = Cluster::with(&[(DCGM, paused), (GFD, "false"), (NVSM, paused)], 0);
+    let cluster = Cluster::with_labels(&[(DCGM, paused), (GFD, "false"), (NVSM, paused)], 0);
     let (_orders, to_do) = watch::channel(Pause::default());
     let (events, mut queue) = Events::channel();
     tokio::spawn(keep(cluster.pause(), labels(&[DCGM, GFD]), to_do, events, CancellationToken::new()));
@@ -140,7 +140,7 @@ async fn only_labels_that_an_earlier_process_paused_are_restored_at_the_start() 
 
 #[tokio::test(start_paused = true)]
 async fn a_label_that_the_driver_manager_has_changed_is_restored_once_it_changes_back() {
-    let cluster = Cluster::with(&[(DCGM, "paused-for-mig-change_paused-for-driver-upgrade")], 0);
+    let cluster = Cluster::with_labels(&[(DCGM, "paused-for-mig-change_paused-for-driver-upgrade")], 0);
     let pause = cluster.pause();
     let mut paused = labels(&[DCGM]);
     let putting_back = pause.put_back(&mut paused);
@@ -153,7 +153,7 @@ async fn a_label_that_the_driver_manager_has_changed_is_restored_once_it_changes
 
 #[tokio::test(start_paused = true)]
 async fn an_agent_that_ends_restores_the_labels_that_it_paused() {
-    let cluster = Cluster::with(&[(DCGM, "true")], MANY);
+    let cluster = Cluster::with_labels(&[(DCGM, "true")], MANY);
     let (_orders, to_do) = watch::channel(order(1, &[DCGM]));
     let (events, stop) = (Events::channel().0, CancellationToken::new());
     let keeping = tokio::spawn(keep(cluster.pause(), BTreeSet::new(), to_do, events, stop.clone()));

@@ -48,7 +48,7 @@ pub enum Event {
     Reachable(BTreeMap<DeviceId, Result<AccessGrant, String>>),
     Trouble(GpuEvent),
     /// Conflicting managers of the node's GPUs, as texts.
-    Others(Vec<String>),
+    Conflicting(Vec<String>),
     /// A driver upgrade and the evidence for it; `None` once it is over.
     Upgrade(Option<String>),
     /// Labels of the GPU Operator's programs on the node that hold GPU instances.

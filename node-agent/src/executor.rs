@@ -2,7 +2,7 @@
 
 use crate::checkpoint_writer::CheckpointWriter;
 use crate::ending::Ending;
-use crate::gpu::{Gpu, GpuError, GpuInstance, GpuThread, Silent};
+use crate::gpu::{Gpu, GpuError, GpuInstance, GpuThread, Unresponsive};
 use crate::node::{Call, Restored};
 use crate::processes::{self, Host, Usage};
 use futures::future::BoxFuture;
@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 pub enum Outcome {
     Observed {
         /// The GPUs that answered, and the unresponsive ones.
-        result: Result<(Vec<Gpu>, Silent), GpuError>,
+        result: Result<(Vec<Gpu>, Unresponsive), GpuError>,
         /// Each process's use of memory and time.
         usage: Usage,
         took: Duration,
@@ -73,20 +73,20 @@ impl Outcome {
 
 pub struct Executor {
     thread: GpuThread,
-    recording: CheckpointWriter,
+    checkpoint_writer: CheckpointWriter,
     host: Host,
     running: FuturesUnordered<BoxFuture<'static, Outcome>>,
 }
 
 impl Executor {
     #[must_use]
-    pub fn new(thread: GpuThread, recording: CheckpointWriter, host: Host) -> Self {
-        Self { thread, recording, host, running: FuturesUnordered::new() }
+    pub fn new(thread: GpuThread, checkpoint_writer: CheckpointWriter, host: Host) -> Self {
+        Self { thread, checkpoint_writer, host, running: FuturesUnordered::new() }
     }
 
     #[must_use]
-    pub fn recording(&self) -> CheckpointWriter {
-        self.recording.clone()
+    pub fn checkpoint_writer(&self) -> CheckpointWriter {
+        self.checkpoint_writer.clone()
     }
 
     #[must_use]
@@ -105,7 +105,7 @@ impl Executor {
     /// Starts an observation. The caller ensures that no other call is under way.
     pub fn observe(&mut self) {
         let thread = self.thread.clone();
-        let (host, recording) = (self.host.clone(), self.recording.clone());
+        let (host, checkpoint_writer) = (self.host.clone(), self.checkpoint_writer.clone());
         self.start(async move {
             let begun = Instant::now();
             let result = thread.observe().await;
@@ -113,11 +113,11 @@ impl Executor {
             let ending = match &result {
                 // Check the load first, because otherwise a MIG mode that was lost with the driver would count as
                 // switched off by an admin.
-                Ok(_) if recording.is_of_another_load() => Some(Ending::Reloaded),
+                Ok(_) if checkpoint_writer.is_of_another_load() => Some(Ending::Reloaded),
                 // Check unresponsive GPUs too: the thread of one GPU may have ended while the others answer.
-                Ok((gpus, silent)) => {
+                Ok((gpus, unresponsive)) => {
                     let faults = gpus.iter().filter_map(|gpu| gpu.fault.as_ref());
-                    faults.chain(silent.values()).find_map(Ending::after)
+                    faults.chain(unresponsive.values()).find_map(Ending::after)
                 }
                 Err(error) => Ending::after(error),
             };
@@ -134,7 +134,7 @@ impl Executor {
 
     /// Starts to write the checkpoint for a setting that is not a step on a GPU.
     pub fn record(&mut self, record: Restored) {
-        let saved = self.recording.save(record.clone());
+        let saved = self.checkpoint_writer.save(record.clone());
         self.start(async move {
             match saved.await {
                 Ok(()) => Outcome::Recorded { record: Box::new(record) },
@@ -153,7 +153,7 @@ impl Executor {
     }
 
     fn switch(&mut self, (gpu, mig, reset): (GpuUuid, bool, bool), record: Restored) {
-        let (thread, saved) = (self.thread.clone(), self.recording.save(record));
+        let (thread, saved) = (self.thread.clone(), self.checkpoint_writer.save(record));
         self.start(async move {
             if let Err(error) = saved.await {
                 return Outcome::Unrecorded { gpu: Some(gpu), error };
@@ -177,7 +177,7 @@ impl Executor {
         id: SliceId,
         record: Restored,
     ) {
-        let (thread, saved) = (self.thread.clone(), self.recording.save(record));
+        let (thread, saved) = (self.thread.clone(), self.checkpoint_writer.save(record));
         self.start(async move {
             if let Err(error) = saved.await {
                 return Outcome::Unrecorded { gpu: Some(gpu), error };

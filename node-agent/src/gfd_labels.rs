@@ -106,7 +106,7 @@ fn log(before: Yields, now: Yields) {
 /// Sets the labels that differ, and returns which ones it skips.
 async fn set(api: &Api<Node>, name: &str, wanted: &GfdLabels) -> Result<Yields, kube::Error> {
     let metadata = api.get_metadata(name).await?.metadata;
-    let others = of_nfd(metadata.annotations.as_ref());
+    let others = names_from_nfd(metadata.annotations.as_ref());
     let present = metadata.labels.unwrap_or_default();
     let harmless = harmless(&present, wanted);
     let changes = changes(&present, &harmless, &others);
@@ -130,7 +130,7 @@ fn harmless(present: &Present, wanted: &GfdLabels) -> GfdLabels {
 }
 
 /// The labels that NFD keeps on the Node.
-pub(crate) fn of_nfd(annotations: Option<&Present>) -> BTreeSet<String> {
+pub(crate) fn names_from_nfd(annotations: Option<&Present>) -> BTreeSet<String> {
     let lists = annotations.into_iter().flatten().filter(|(key, _)| is_list(key));
     lists.flat_map(|(_, list)| list.split(',')).map(|key| key.trim().to_owned()).collect()
 }

@@ -32,11 +32,11 @@ fn labels_that_nfd_manages_are_skipped() {
         ("xnfd.node.kubernetes.io/feature-labels", false),
     ] {
         let list = "cpu-model.id,nvidia.com/gpu.product,nvidia.com/mig-1g.5gb.count";
-        let others = of_nfd(Some(&present(&[(annotation, list)])));
+        let others = names_from_nfd(Some(&present(&[(annotation, list)])));
         let left = changes(&node, &wanted, &others);
         assert_eq!(left.len(), if counts { 1 } else { 3 }, "{annotation}: {left:?}");
     }
-    assert_eq!(of_nfd(None), BTreeSet::new());
+    assert_eq!(names_from_nfd(None), BTreeSet::new());
 }
 
 #[test]

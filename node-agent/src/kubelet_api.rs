@@ -40,11 +40,9 @@ pub const KUBELET_SOCKET: &str = "kubelet.sock";
 /// Folder of the device plugins' sockets, fixed in the kubelet's source: it does not follow `--root-dir`.
 pub const DEVICE_PLUGIN_DIR: &str = "/var/lib/kubelet/device-plugins";
 
-/// Folder of the pod-resources socket, under the kubelet's root folder.
-pub const POD_RESOURCES_DIR: &str = "/var/lib/kubelet/pod-resources";
-
 /// Longest device ID, in bytes, that the API's documentation allows.
-pub const DEVICE_ID_MAX_BYTES: usize = 63;
+#[cfg(test)]
+pub(crate) const DEVICE_ID_MAX_BYTES: usize = 63;
 
 /// Requests a second that the kubelet serves on the pod-resources socket, all callers together
 /// (kubernetes v1.36, `pkg/kubelet/apis/podresources/grpc/ratelimit.go`).

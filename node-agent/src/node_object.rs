@@ -15,8 +15,8 @@ use tokio_util::sync::CancellationToken;
 
 /// How long changes of the counts are gathered, and the least time between two patches: each wakes every watcher of the
 /// Node, schedulers among them.
-const GATHER: Duration = Duration::from_secs(1);
-const APART: Duration = Duration::from_secs(2);
+const GATHER_DELAY: Duration = Duration::from_secs(1);
+const PATCH_INTERVAL: Duration = Duration::from_secs(2);
 
 /// How often the labels are compared with the Node's, because others may change them.
 const POLL_INTERVAL: Duration = Duration::from_mins(1);
@@ -100,7 +100,7 @@ pub async fn show_counts(
             changed = counts.changed() => if changed.is_err() { return },
             () = stop.cancelled() => return,
         }
-        if stop.run_until_cancelled(tokio::time::sleep(GATHER)).await.is_none() {
+        if stop.run_until_cancelled(tokio::time::sleep(GATHER_DELAY)).await.is_none() {
             return;
         }
         let newest = counts.borrow_and_update().clone();
@@ -120,7 +120,7 @@ pub async fn show_counts(
             // `shown` stays, so the next change patches these names again.
             Err(error) => tracing::debug!(node = name, %error, "failed to show device counts on the Node"),
         }
-        stop.run_until_cancelled(tokio::time::sleep(APART)).await;
+        stop.run_until_cancelled(tokio::time::sleep(PATCH_INTERVAL)).await;
     }
 }
 

@@ -1,7 +1,7 @@
 use super::*;
 use kerf_core::names::GpuUuid;
 use kerf_core::units::MemoryMib;
-use kerf_nvml::{ComputeMode, Driver, MigMode, Process, RowRemapping, Topology};
+use kerf_nvml::Process;
 use std::collections::BTreeMap;
 
 const UID: &str = "2f5e6a10-0b7c-4c55-9d11-7a3f0c9d8e21";
@@ -85,28 +85,9 @@ fn gpu(index: u32, processes: &[(u32, Option<u64>, Option<u32>)]) -> Gpu {
         ci: None,
     };
     Gpu {
-        uuid: GpuUuid::new(format!("GPU-{index}")),
         index,
-        minor: index,
-        product: String::new(),
-        model: String::new(),
-        pci_bus_id: None,
-        memory: MemoryMib(81_559),
-        reserved: MemoryMib(480),
-        used: MemoryMib(0),
-        capability: (9, 0),
-        driver: Driver { version: "580.159.04".to_owned(), cuda: (13, 0) },
-        topology: Topology::default(),
-        pci_class: None,
-        mig: MigMode::Settled(false),
-        compute_mode: ComputeMode::Default,
-        table: None,
-        instances: Vec::new(),
-        attributes: BTreeMap::new(),
         processes: processes.iter().map(process).collect(),
-        pending_repair: None,
-        remapping: RowRemapping::Unsupported,
-        fault: None,
+        ..Gpu::empty(GpuUuid::new(format!("GPU-{index}")))
     }
 }
 

@@ -14,15 +14,15 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 
 /// How long the first change after a quiet time may be held back, and a change of conditions.
-const FIRST_CHANGE: Duration = Duration::from_millis(500);
-const CONDITIONS: Duration = Duration::from_secs(1);
+const FIRST_CHANGE_DELAY: Duration = Duration::from_millis(500);
+const CONDITIONS_DELAY: Duration = Duration::from_secs(1);
 
 /// How long the last write, which says that the agent stops, may take.
-const LAST_WRITE: Duration = Duration::from_secs(2);
+const LAST_WRITE_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// The wait after a failed write, which doubles up to [`LONGEST_WAIT`].
-const FIRST_WAIT: Duration = Duration::from_millis(100);
-const LONGEST_WAIT: Duration = Duration::from_secs(5);
+/// The wait after a failed write, which doubles up to [`BACKOFF_LIMIT`].
+const FIRST_BACKOFF: Duration = Duration::from_millis(100);
+const BACKOFF_LIMIT: Duration = Duration::from_secs(5);
 
 /// Publishes `statuses` until `stop`, at most once per `interval` except for conditions. `shown` carries the status of
 /// each GpuNode that was listed or created again.
@@ -35,7 +35,7 @@ pub async fn publish(
 ) {
     let stop = session.stop();
     let mut writer = Writer { api, name, interval, times: None, written: None, at: None };
-    let mut wait = FIRST_WAIT;
+    let mut wait = FIRST_BACKOFF;
     loop {
         tokio::select! {
             changed = statuses.changed(), if writer.times.is_some() => if changed.is_err() { return },
@@ -53,12 +53,12 @@ pub async fn publish(
         }
         let newest = statuses.borrow_and_update().clone();
         match writer.write(newest).await {
-            Ok(()) => wait = FIRST_WAIT,
+            Ok(()) => wait = FIRST_BACKOFF,
             Err(error) => {
                 tracing::warn!(%error, "failed to write GpuNode.status; trying again");
                 statuses.mark_changed();
                 stop.run_until_cancelled(tokio::time::sleep(wait)).await;
-                wait = (wait * 2).min(LONGEST_WAIT);
+                wait = (wait * 2).min(BACKOFF_LIMIT);
             }
         }
     }
@@ -74,7 +74,7 @@ async fn say_goodbye(mut writer: Writer, statuses: &watch::Receiver<GpuNodeStatu
         last_transition_time: String::new(),
     };
     let last = unserved(statuses.borrow().clone(), condition);
-    match tokio::time::timeout(LAST_WRITE, writer.write(last)).await {
+    match tokio::time::timeout(LAST_WRITE_TIMEOUT, writer.write(last)).await {
         Ok(Ok(())) => {}
         Ok(Err(error)) => tracing::warn!(%error, "failed to say in GpuNode.status that the agent stops"),
         Err(_) => tracing::warn!("no time was left to say in GpuNode.status that the agent stops"),
@@ -109,9 +109,9 @@ impl Writer {
     fn due(&self, begun: Instant, status: &GpuNodeStatus) -> Instant {
         let Some(written) = &self.written else { return begun };
         let again = self.at.map_or(begun, |at| at + self.interval);
-        let due = again.max(begun + FIRST_CHANGE.min(self.interval));
+        let due = again.max(begun + FIRST_CHANGE_DELAY.min(self.interval));
         let is_other = !written.conditions.iter().map(said).eq(status.conditions.iter().map(said));
-        if is_other { due.min(begun + CONDITIONS) } else { due }
+        if is_other { due.min(begun + CONDITIONS_DELAY) } else { due }
     }
 
     async fn write(&mut self, mut status: GpuNodeStatus) -> Result<(), kube::Error> {
@@ -191,10 +191,10 @@ mod tests {
             times: None,
         };
         let after = |writer: &Writer, status| writer.due(begun, status).duration_since(begun);
-        assert_eq!(after(&writer, &changed), FIRST_CHANGE, "it was quiet");
+        assert_eq!(after(&writer, &changed), FIRST_CHANGE_DELAY, "it was quiet");
         writer.at = Some(begun - Duration::from_secs(1));
         assert_eq!(after(&writer, &changed), Duration::from_secs(4));
-        assert_eq!(after(&writer, &ill), CONDITIONS);
+        assert_eq!(after(&writer, &ill), CONDITIONS_DELAY);
         writer.written = None;
         assert_eq!(after(&writer, &changed), Duration::ZERO);
     }

@@ -37,10 +37,10 @@ use tokio_util::sync::CancellationToken;
 const OBSERVE_INTERVAL: Duration = Duration::from_millis(300);
 
 /// How often shared GPUs are observed, so that a pod that uses more than its share is reported within ten seconds.
-const LOOK_AT_SHARES: Duration = Duration::from_secs(4);
+const SHARES_INTERVAL: Duration = Duration::from_secs(4);
 
 /// How long after a cut the GPUs are observed. Only labels show what a new MIG device has, and no pod waits for them.
-const LOOK_AT_THE_NEW: Duration = Duration::from_secs(5);
+const NEW_DEVICE_DELAY: Duration = Duration::from_secs(5);
 
 /// The wait after a failed write of the checkpoint. It is shorter than the node's own, so that the failure is reported
 /// until a write succeeds.
@@ -82,7 +82,7 @@ pub struct Reconciler {
     /// Which of the servers, by index, have registered their names.
     registered: BTreeMap<usize, Result<(), String>>,
     executor: Executor,
-    standing: AppliedSettings,
+    applied: AppliedSettings,
     unanswered: Unanswered,
     record_at: Instant,
     resync: Duration,
@@ -96,7 +96,7 @@ pub struct Reconciler {
 impl Reconciler {
     #[must_use]
     pub fn new(
-        (node, standing): (Node, AppliedSettings),
+        (node, applied): (Node, AppliedSettings),
         outlets: Outlets,
         executor: Executor,
         resync: Duration,
@@ -112,7 +112,7 @@ impl Reconciler {
             registered,
             executor,
             unanswered: Unanswered::default(),
-            standing,
+            applied,
             record_at: observe_at,
             resync,
             observe_at,
@@ -133,23 +133,23 @@ impl Reconciler {
             let now = Instant::now();
             self.node.on_disk(self.unanswered.trouble(now));
             let decision = self.node.decide(now);
-            let wake = self.hand_out(decision, now, &session);
+            let next_at = self.hand_out(decision, now, &session);
             tokio::select! {
                 () = stop.cancelled() => break,
                 outcome = self.executor.outcome() => self.take_outcome(outcome, &session),
                 written = self.unanswered.written() => {
-                    self.unanswered.answer(written, &mut self.node, &mut self.standing, Instant::now());
+                    self.unanswered.answer(written, &mut self.node, &mut self.applied, Instant::now());
                 }
                 event = events.recv() => {
                     let Some(event) = event else { break };
                     self.take(event);
                 }
-                () = tokio::time::sleep(wake.saturating_duration_since(now)) => {}
+                () = tokio::time::sleep(next_at.saturating_duration_since(now)) => {}
             }
         }
-        let record = self.standing.complete(self.node.decide(Instant::now()).record);
-        let recording = self.executor.recording();
-        if let Err(error) = recording.leave(record).await {
+        let record = self.applied.complete(self.node.decide(Instant::now()).record);
+        let checkpoint_writer = self.executor.checkpoint_writer();
+        if let Err(error) = checkpoint_writer.leave(record).await {
             tracing::warn!(%error, "what the node has is not recorded");
         }
         for plugins in self.plugins.drain(..) {
@@ -180,18 +180,18 @@ impl Reconciler {
             }
             Event::Registered(server, result) => self.take_registration(server, result),
             Event::Daemons(daemons) => {
-                self.standing.on_daemons(&daemons);
+                self.applied.on_daemons(&daemons);
                 self.node.on_daemons(daemons);
             }
             Event::ServerLost(gpu, how) => self.node.on_server_lost(&gpu, &how),
-            Event::Limits(limits) => self.standing.on_limits(limits),
+            Event::Limits(limits) => self.applied.on_limits(limits),
             Event::Reachable(reachable) => self.node.on_reachable(reachable),
             Event::Trouble(event) => {
                 // Observe at once, because an observation shows whether the GPU is lost.
                 self.observe_at = now;
                 self.node.on_trouble(event, now);
             }
-            Event::Others(managers) => self.node.on_conflicts(managers, now),
+            Event::Conflicting(managers) => self.node.on_conflicts(managers, now),
             Event::Upgrade(upgrade) => self.node.on_upgrade(upgrade),
             Event::Deployed(labels) => self.node.on_deployed(labels),
             Event::Paused(labels, cleared) => self.node.on_paused(labels, cleared),
@@ -234,20 +234,20 @@ impl Reconciler {
                 self.measure = true;
                 self.last_observed = Some(now);
                 let soon = if self.node.gpu_use().has_shares() {
-                    self.resync.min(LOOK_AT_SHARES)
+                    self.resync.min(SHARES_INTERVAL)
                 } else {
                     self.resync
                 };
                 self.observe_at = now + if failed { OBSERVE_INTERVAL * 3 } else { soon };
             }
-            Outcome::Recorded { record } => self.standing.note_recorded(&record),
+            Outcome::Recorded { record } => self.applied.set_recorded(&record),
             Outcome::Unrecorded { gpu, error } => {
                 self.record_at = now + RECORD_RETRY_INTERVAL;
                 self.node.on_unrecorded(gpu.as_ref(), &error, now);
             }
             Outcome::Created { gpu, id, result, .. } => {
                 self.observe_soon_after(result.is_err(), now);
-                self.observe_at = self.observe_at.min(now + LOOK_AT_THE_NEW);
+                self.observe_at = self.observe_at.min(now + NEW_DEVICE_DELAY);
                 self.node.on_created(&gpu, &id, result, now);
             }
             Outcome::Switched { gpu, mig, result, .. } => {
@@ -273,8 +273,8 @@ impl Reconciler {
     /// Hands out the decision's parts, and returns when the next decision is due.
     fn hand_out(&mut self, mut decision: Decision, now: Instant, session: &Session) -> Instant {
         end_for_upgrade(&decision, session);
-        decision.record = self.standing.complete(decision.record);
-        let must_record = decision.kept.is_some() && !self.standing.is_recorded(&decision.record);
+        decision.record = self.applied.complete(decision.record);
+        let must_record = decision.slices.is_some() && !self.applied.is_recorded(&decision.record);
         self.serve_names(&decision, session.stop());
         self.publish_desired(&decision, must_record);
         for (name, list) in decision.lists {
@@ -310,7 +310,7 @@ impl Reconciler {
         // While a call is under way the loop waits for its end, which is never far.
         let idle = if self.executor.is_idle() { self.observe_at } else { now + self.resync };
         let record_at = Some(self.record_at).filter(|_| must_record && self.executor.is_idle());
-        [decision.next.wake, record_at, write_at].into_iter().flatten().fold(idle, Instant::min)
+        [decision.next.next_at, record_at, write_at].into_iter().flatten().fold(idle, Instant::min)
     }
 
     /// Writes the checkpoint, observes the GPUs or runs the step, and returns whether it ran the step. A write or an
@@ -340,7 +340,7 @@ impl Reconciler {
     /// written at the latest.
     fn answer_orders(&mut self, record: &Restored, now: Instant) -> Option<Instant> {
         self.unanswered.give();
-        self.unanswered.write(record, &self.executor.recording(), now)
+        self.unanswered.write(record, &self.executor.checkpoint_writer(), now)
     }
 
     /// Sends the desired state to the reconcilers. Daemons, limits, lengths and pauses wait until the checkpoint has
@@ -354,17 +354,17 @@ impl Reconciler {
                 }
             });
         }
-        let kept = decision.kept.as_ref();
+        let slices = decision.slices.as_ref();
         if unrecorded {
             // Device files need no record, because `leave` and a later agent find them in their folders.
-            let reach = kept.map(|kept| kept.reach.clone());
-            self.outlets.desired.kept.send_if_modified(|old| {
+            let reach = slices.map(|slices| slices.reach.clone());
+            self.outlets.desired.slices.send_if_modified(|old| {
                 old.as_mut().zip(reach).is_some_and(|(old, reach)| replace(&mut old.reach, reach))
             });
         } else {
-            set(&self.outlets.desired.kept, &decision.kept);
+            set(&self.outlets.desired.slices, &decision.slices);
         }
-        if kept.is_some() && !unrecorded {
+        if slices.is_some() && !unrecorded {
             set(&self.outlets.desired.lengths, &decision.gpus.lengths);
             set(&self.outlets.desired.pause, &decision.gpus.pause);
         }

@@ -6,8 +6,8 @@ use crate::checkpoint_writer::CheckpointWriter;
 use crate::gpu::GpuBackend;
 use crate::gpu::fake::{FakeGpus, uuid};
 use crate::gpu::{GpuError, GpuThread, NvmlCode, Open};
+use crate::node::{DesiredSlices, Predecessor, Restored, Settings};
 use crate::node::{Holders, NodePods};
-use crate::node::{Kept, Predecessor, Restored, Settings};
 use crate::processes::Host;
 use crate::reconcilers::gpu_events::Reopen;
 use kerf_core::contract::{Condition, ConditionStatus, GpuNodeSpec, GpuRule, MpsRule, Shape, WantedSlice};
@@ -27,7 +27,7 @@ const TIMEOUT: Duration = Duration::from_secs(30);
 /// The desired state that the loop publishes.
 struct Seen {
     events: Events,
-    kept: watch::Receiver<Option<Kept>>,
+    slices: watch::Receiver<Option<DesiredSlices>>,
     status: watch::Receiver<GpuNodeStatus>,
     running: tokio::task::JoinHandle<()>,
 }
@@ -46,15 +46,16 @@ fn start_with(open: Open, folders: (&Path, &Path), session: &Session) -> Seen {
 /// A loop with this interval of observations.
 fn start_looking(every: Duration, open: Open, (folder, state): (&Path, &Path), session: &Session) -> Seen {
     let thread = GpuThread::start(open, TIMEOUT).unwrap();
-    let (recording, _) = CheckpointWriter::open(state, "boot".to_owned(), folder.join("sys")).unwrap();
+    let (checkpoint_writer, _) =
+        CheckpointWriter::open(state, "boot".to_owned(), folder.join("sys")).unwrap();
     let host = Host { proc: folder.to_owned(), cgroups: folder.to_owned() };
-    let executor = Executor::new(thread, recording, host);
+    let executor = Executor::new(thread, checkpoint_writer, host);
     let (events, queue) = Events::channel();
-    let (kept, to_keep) = watch::channel(None);
+    let (slices, desired_slices) = watch::channel(None);
     let (status, shown) = watch::channel(GpuNodeStatus::default());
     let (client, _) = crate::api_stand_in::client(|_| crate::api_stand_in::refusal(404));
     let desired = DesiredState {
-        kept,
+        slices,
         lengths: watch::Sender::default(),
         pause: watch::Sender::default(),
         remove_rejected: watch::Sender::default(),
@@ -80,10 +81,10 @@ fn start_looking(every: Duration, open: Open, (folder, state): (&Path, &Path), s
     };
     let mut node = Node::new(Settings { mps: Some(folder.join("mps")), ..Settings::default() });
     node.restore(&Restored::default(), Instant::now());
-    let standing = AppliedSettings::of(&Restored::default());
-    let reconciler = Reconciler::new((node, standing), outlets, executor, every);
+    let applied = AppliedSettings::from_checkpoint(&Restored::default());
+    let reconciler = Reconciler::new((node, applied), outlets, executor, every);
     let running = tokio::spawn(reconciler.run(queue, session.clone()));
-    Seen { events, kept: to_keep, status: shown, running }
+    Seen { events, slices: desired_slices, status: shown, running }
 }
 
 /// Reads the GpuNode of an agent that followed this spec.
@@ -126,11 +127,12 @@ async fn settings_for_shares_are_on_the_disk_before_they_are_made() {
         all.any(|c| c.kind == Condition::SPEC_REACHED && c.status == ConditionStatus::False)
     };
     tokio::time::timeout(TIMEOUT, seen.status.wait_for(is_published)).await.unwrap().unwrap();
-    let has_daemon = |kept: &Option<Kept>| kept.as_ref().is_some_and(|kept| !kept.daemons.is_empty());
-    assert!(!has_daemon(&seen.kept.borrow()), "the disk refuses");
+    let has_daemon =
+        |slices: &Option<DesiredSlices>| slices.as_ref().is_some_and(|slices| !slices.daemons.is_empty());
+    assert!(!has_daemon(&seen.slices.borrow()), "the disk refuses");
 
     fs::remove_file(&in_the_way).unwrap();
-    tokio::time::timeout(TIMEOUT, seen.kept.wait_for(has_daemon)).await.unwrap().unwrap();
+    tokio::time::timeout(TIMEOUT, seen.slices.wait_for(has_daemon)).await.unwrap().unwrap();
     let record = checkpoint::tests::on_disk(&state).unwrap();
     assert_eq!(record.node.exclusive, [uuid(0)].into());
     assert_eq!(record.node.ledger.desired.slices.len(), 1);
@@ -336,8 +338,9 @@ async fn a_driver_upgrade_waits_only_for_mps_daemons_of_an_earlier_process() {
             status.conditions.iter().any(|c| c.kind == Condition::READY && c.reason == "DriverUpgrade")
         };
         tokio::time::timeout(TIMEOUT, seen.status.wait_for(is_published)).await.unwrap().unwrap();
-        let is_known = |kept: &Option<Kept>| kept.as_ref().is_some_and(|kept| kept.daemons.is_empty());
-        tokio::time::timeout(TIMEOUT, seen.kept.wait_for(is_known)).await.unwrap().unwrap();
+        let is_known =
+            |slices: &Option<DesiredSlices>| slices.as_ref().is_some_and(|slices| slices.daemons.is_empty());
+        tokio::time::timeout(TIMEOUT, seen.slices.wait_for(is_known)).await.unwrap().unwrap();
         assert!(!seen.running.is_finished(), "its daemon may hold the driver");
         fs::remove_dir(&daemon).unwrap();
     });

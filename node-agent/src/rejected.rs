@@ -52,7 +52,7 @@ async fn remove_once(client: &Client, node: &NodeName, recorder: &Recorder) -> R
     // Read from the API server's cache, because nothing waits for the removal.
     let pods =
         Api::<PodView>::all(client.clone()).list(&ListParams::default().fields(&failed).match_any()).await?;
-    for pod in pods.items.iter().filter_map(Rejected::of) {
+    for pod in pods.items.iter().filter_map(Rejected::from_pod) {
         pod.delete(client, recorder).await;
     }
     Ok(())
@@ -67,7 +67,7 @@ struct Rejected {
 
 impl Rejected {
     /// Returns the pod if it is rejected, has a controller, requests GPUs and is not being deleted.
-    fn of(pod: &PodView) -> Option<Self> {
+    fn from_pod(pod: &PodView) -> Option<Self> {
         let owners = pod.metadata.owner_references.as_deref().unwrap_or_default();
         let has_controller = owners.iter().any(|owner| owner.controller == Some(true));
         let is_leaving = pod.metadata.deletion_timestamp.is_some();

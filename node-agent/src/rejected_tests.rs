@@ -19,7 +19,7 @@ fn pod(name: &str, change: impl FnOnce(&mut Value)) -> Value {
 }
 
 fn is_rejected(change: impl FnOnce(&mut Value)) -> bool {
-    Rejected::of(&serde_json::from_value(pod("a", change)).unwrap()).is_some()
+    Rejected::from_pod(&serde_json::from_value(pod("a", change)).unwrap()).is_some()
 }
 
 #[test]

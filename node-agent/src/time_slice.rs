@@ -26,11 +26,11 @@ const LONGEST_ANSWER: usize = 300;
 pub enum TimeSliceError {
     #[error("failed to run {}; is --nvidia-smi right?", program.display())]
     Start { program: PathBuf, source: std::io::Error },
-    #[error("{} did not end within {} s and was stopped; check for a hung GPU", program.display(), patience.as_secs())]
+    #[error("{} did not end within {} s and was stopped; check for a hung GPU", program.display(), timeout.as_secs())]
     Hangs {
         program: PathBuf,
         /// The timeout after which it was stopped.
-        patience: Duration,
+        timeout: Duration,
     },
     #[error("nvidia-smi {command} failed with exit code {code:?}: {answer}")]
     Failed {
@@ -59,14 +59,14 @@ pub enum TimeSliceError {
 #[derive(Debug, Clone)]
 pub struct TimeSlicer {
     program: PathBuf,
-    patience: Duration,
+    timeout: Duration,
 }
 
 impl TimeSlicer {
     /// Runs `program`, a path or a name in `PATH`, usually `nvidia-smi`.
     #[must_use]
     pub fn new(program: PathBuf) -> Self {
-        Self { program, patience: TIMEOUT }
+        Self { program, timeout: TIMEOUT }
     }
 
     pub async fn length(&self, gpu: &GpuUuid) -> Result<SliceLength, TimeSliceError> {
@@ -98,10 +98,10 @@ impl TimeSlicer {
         let program = || self.program.clone();
         let mut command = Command::new(&self.program);
         command.args(arguments).stdin(Stdio::null()).kill_on_drop(true);
-        let output = match tokio::time::timeout(self.patience, command.output()).await {
+        let output = match tokio::time::timeout(self.timeout, command.output()).await {
             Ok(Ok(output)) => output,
             Ok(Err(source)) => return Err(TimeSliceError::Start { program: program(), source }),
-            Err(_) => return Err(TimeSliceError::Hangs { program: program(), patience: self.patience }),
+            Err(_) => return Err(TimeSliceError::Hangs { program: program(), timeout: self.timeout }),
         };
         if output.status.success() {
             return Ok(String::from_utf8_lossy(&output.stdout).into_owned());

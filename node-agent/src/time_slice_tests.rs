@@ -46,7 +46,7 @@ async fn an_error_has_the_programs_output() {
 #[tokio::test]
 async fn a_hung_program_is_stopped() {
     let folder = tempfile::tempdir().unwrap();
-    let hasty = TimeSlicer { patience: Duration::from_millis(300), ..slicer() };
+    let hasty = TimeSlicer { timeout: Duration::from_millis(300), ..slicer() };
     let error = hasty.length(&gpu(folder.path(), "hangs")).await.unwrap_err();
     assert!(matches!(error, TimeSliceError::Hangs { .. }), "{error}");
 }

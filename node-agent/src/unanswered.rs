@@ -15,9 +15,9 @@ use std::time::{Duration, Instant};
 use tokio::sync::oneshot;
 
 /// How long the disk may lack a change of the ledger for which no answer waits.
-const WRITE_WITHIN: Duration = Duration::from_secs(5);
+const WRITE_DELAY: Duration = Duration::from_secs(5);
 /// How long a write may take before the node reports its disk as unresponsive.
-const LATE: Duration = Duration::from_secs(2);
+const SLOW_WRITE_LIMIT: Duration = Duration::from_secs(2);
 
 #[derive(Default)]
 pub struct Unanswered {
@@ -72,11 +72,11 @@ impl Unanswered {
         now: Instant,
     ) -> Option<Instant> {
         if let Some((since, _)) = &self.writing {
-            return Some(*since + LATE).filter(|late| *late > now);
+            return Some(*since + SLOW_WRITE_LIMIT).filter(|late| *late > now);
         }
         // After a failed write the disk's content is unknown, so write again even without a change.
         let is_behind = self.failed.is_some() || record.ledger != self.on_disk;
-        let write_at = is_behind.then(|| *self.write_at.get_or_insert(now + WRITE_WITHIN));
+        let write_at = is_behind.then(|| *self.write_at.get_or_insert(now + WRITE_DELAY));
         self.write_at = write_at;
         // Without an order that waits, changes are gathered into one write.
         if self.waiting.is_empty() && write_at.is_none_or(|at| at > now) {
@@ -85,14 +85,19 @@ impl Unanswered {
         let (waiting, record) = (std::mem::take(&mut self.waiting), record.clone());
         let saved = recording.save(record.clone());
         self.writing = Some((now, saved.map(|result| Written { record, waiting, result }).boxed()));
-        Some(now + LATE)
+        Some(now + SLOW_WRITE_LIMIT)
     }
 
     /// Why the disk accepts no reservation now; `None` if it does.
     #[must_use]
     pub fn trouble(&self, now: Instant) -> Option<String> {
-        let late = self.writing.as_ref().filter(|(since, _)| now.saturating_duration_since(*since) >= LATE);
-        let late = late.map(|_| format!("the disk of --state-dir has not answered for {} s", LATE.as_secs()));
+        let late = self
+            .writing
+            .as_ref()
+            .filter(|(since, _)| now.saturating_duration_since(*since) >= SLOW_WRITE_LIMIT);
+        let late = late.map(|_| {
+            format!("the disk of --state-dir has not answered for {} s", SLOW_WRITE_LIMIT.as_secs())
+        });
         late.or_else(|| self.failed.clone())
     }
 
@@ -106,18 +111,12 @@ impl Unanswered {
 
     /// Sends the answers that a write was for. After a failed write, pods lose reservations that the disk does not
     /// have.
-    pub fn answer(
-        &mut self,
-        written: Written,
-        node: &mut Node,
-        standing: &mut AppliedSettings,
-        now: Instant,
-    ) {
+    pub fn answer(&mut self, written: Written, node: &mut Node, applied: &mut AppliedSettings, now: Instant) {
         let Written { record, mut waiting, result } = written;
         self.failed = result.clone().err();
         match result {
             Ok(()) => {
-                standing.note_recorded(&record);
+                applied.set_recorded(&record);
                 self.on_disk = record.ledger;
                 self.write_at = None;
                 self.ready.extend(waiting.into_iter().map(|waiting| (waiting.answer, waiting.to)));
@@ -125,7 +124,7 @@ impl Unanswered {
             Err(error) => {
                 waiting.append(&mut self.waiting);
                 node.on_unrecorded_reservations(waiting.iter().map(|waiting| &waiting.uid), &error, now);
-                self.write_at = Some(now + WRITE_WITHIN);
+                self.write_at = Some(now + WRITE_DELAY);
                 let refused = waiting.into_iter().map(|w| (Err(Rejection::Disk(error.clone())), w.to));
                 self.ready.extend(refused);
             }

@@ -42,7 +42,7 @@ impl Site<'_> {
         entry: &ProfileEntry,
         part: Option<ComputeInstance>,
     ) -> Result<Option<GiHandle>, GpuError> {
-        for gi in self.of_profile(entry)? {
+        for gi in self.with_profile(entry)? {
             if placement(&self.info(gi)?)? == wanted.placement {
                 let profiles = self.tables.compute(self.gpu, self.nvml, gi, entry)?;
                 let fits = part.is_some() || self.compute_instances(gi, &profiles)?.is_empty();

@@ -16,7 +16,7 @@ impl NvmlBackend {
         part: Option<ComputeInstance>,
     ) -> Result<(), GpuError> {
         let mut site = self.site(gpu)?;
-        let Some(gi) = site.by_id(instance.gi)? else { return Ok(()) };
+        let Some(gi) = site.find_by_id(instance.gi)? else { return Ok(()) };
         let found = site.unchanged(gi, instance)?;
         let doomed: Vec<Found> =
             found.into_iter().filter(|one| part.is_none_or(|part| one.place == part)).collect();
@@ -44,7 +44,7 @@ impl NvmlBackend {
 }
 
 impl Site<'_> {
-    fn by_id(&self, id: u32) -> Result<Option<GiHandle>, GpuError> {
+    fn find_by_id(&self, id: u32) -> Result<Option<GiHandle>, GpuError> {
         let found =
             ffi::gpu_instance(&self.device, id).map_err(GpuError::call("nvmlDeviceGetGpuInstanceById"));
         match found {
@@ -71,7 +71,7 @@ impl Site<'_> {
     fn check_free(&self, holds: impl Fn(&Process) -> bool) -> Result<(), GpuError> {
         let processes = processes::on_gpu(&self.device)?;
         let holders: Vec<&Process> = processes.iter().filter(|p| holds(p)).collect();
-        if holders.is_empty() { Ok(()) } else { Err(GpuError::Busy(Holders::of(holders))) }
+        if holders.is_empty() { Ok(()) } else { Err(GpuError::Busy(Holders::from_processes(holders))) }
     }
 }
 

@@ -1,7 +1,6 @@
 //! Errors of GPU calls, each with the NVML function and its return code.
 
 use crate::holders::Holders;
-use crate::mode::ModeRefusal;
 use kerf_core::mig::Profile;
 use kerf_core::names::GpuUuid;
 use nvml_wrapper::error::NvmlError;
@@ -38,7 +37,7 @@ pub enum GpuError {
     #[error("the path of cgroup {0:?} cannot be given to NVML: it has a zero byte")]
     Cgroup(String),
     /// NVML reuses ids, so an instance with this id may be another one than was observed.
-    #[error("GPU instance {0} is not what it was when it was looked at")]
+    #[error("GPU instance {0} is not what it was when it was observed")]
     Changed(u32),
     #[error(
         "NVML has not answered for {0} s; see the node's kernel log, and reset the GPU or reboot the node"
@@ -49,6 +48,33 @@ pub enum GpuError {
     /// The thread that calls NVML has ended, which is a fault of the agent.
     #[error("the thread that talks to NVML has ended; restart the agent")]
     Stopped,
+}
+
+/// Why a GPU's MIG mode or compute mode cannot be switched now.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum ModeRefusal {
+    #[error("the GPU has no MIG mode")]
+    Unsupported,
+    #[error("the GPU has {0} GPU instances; its MIG mode is switched when they are gone")]
+    Instances(usize),
+    /// An MPS server has the GPU to itself, or no process may use it. The number is the GPU's index, for the remedy.
+    #[error("the GPU's compute mode is not DEFAULT; end its MPS daemon, or run nvidia-smi -i {0} -c DEFAULT")]
+    ComputeMode(u32),
+    #[error(
+        "the GPU's MIG mode changes only with a reset: drain the node, run nvidia-smi -i {0} -mig with 1 or 0 and \
+         nvidia-smi --gpu-reset -i {0}, or reboot after the first; or allow resets in the node's policy"
+    )]
+    NeedsReset(u32),
+}
+
+impl ModeRefusal {
+    fn code(&self) -> NvmlCode {
+        match self {
+            Self::Unsupported => NvmlCode::NotSupported,
+            Self::Instances(_) | Self::ComputeMode(_) => NvmlCode::InUse,
+            Self::NeedsReset(_) => NvmlCode::ResetRequired,
+        }
+    }
 }
 
 impl GpuError {
@@ -108,7 +134,7 @@ macro_rules! codes {
                 match self { $(Self::$name => $label,)* Self::Other => "OTHER" }
             }
 
-            pub(crate) fn of_number(number: u32) -> Self {
+            pub(crate) fn from_number(number: u32) -> Self {
                 match number { $($number => Self::$name,)* _ => Self::Other }
             }
         }
@@ -150,7 +176,7 @@ impl From<&NvmlError> for NvmlCode {
     /// nvml-wrapper has no variants for codes from 23 on, so these arrive as `UnexpectedVariant`.
     fn from(error: &NvmlError) -> Self {
         match error {
-            NvmlError::UnexpectedVariant(number) => Self::of_number(*number),
+            NvmlError::UnexpectedVariant(number) => Self::from_number(*number),
             NvmlError::Uninitialized => Self::Uninitialized,
             NvmlError::InvalidArg => Self::InvalidArgument,
             NvmlError::NotSupported => Self::NotSupported,

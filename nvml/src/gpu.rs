@@ -1,6 +1,7 @@
 //! What NVML shows of a GPU, and the calls that change it.
 
-use crate::{Driver, GpuError, Topology, Utilization};
+use crate::process::Process;
+use crate::{Driver, GpuError, Topology};
 use kerf_core::gfd_labels::Attributes;
 use kerf_core::mig::{ComputeInstance, Instance, MigTable};
 use kerf_core::names::{DeviceId, GpuUuid, PciBusId};
@@ -43,6 +44,37 @@ pub struct Gpu {
     pub remapping: RowRemapping,
     /// Why it does not answer; `None` if it does. With a fault everything else is from its last observation.
     pub fault: Option<GpuError>,
+}
+
+impl Gpu {
+    /// A GPU of which only the UUID is known. Its observation fills the other fields.
+    #[must_use]
+    pub fn empty(uuid: GpuUuid) -> Self {
+        Self {
+            uuid,
+            index: 0,
+            minor: 0,
+            product: String::new(),
+            model: String::new(),
+            pci_bus_id: None,
+            memory: MemoryMib(0),
+            reserved: MemoryMib(0),
+            used: MemoryMib(0),
+            capability: (0, 0),
+            driver: Driver { version: String::new(), cuda: (0, 0) },
+            topology: Topology::default(),
+            pci_class: None,
+            mig: MigMode::Unsupported,
+            compute_mode: ComputeMode::Default,
+            table: None,
+            instances: Vec::new(),
+            attributes: BTreeMap::new(),
+            processes: Vec::new(),
+            pending_repair: None,
+            remapping: RowRemapping::Unsupported,
+            fault: None,
+        }
+    }
 }
 
 /// How a GPU replaces bad rows of its memory. A GPU that remaps rows (Ampere and newer) contains their errors: it ends
@@ -102,16 +134,6 @@ impl ComputeMode {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Process {
-    /// Its id in the host's PID namespace.
-    pub pid: u32,
-    /// The memory that it uses; `None` if the driver does not report it.
-    pub memory: Option<MemoryMib>,
-    pub gi: Option<u32>,
-    pub ci: Option<u32>,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GpuInstance {
     pub instance: Instance,
     /// NVML's id, which is reused once the instance is destroyed.
@@ -164,6 +186,18 @@ impl GpuInstance {
     }
 }
 
+/// How busy a GPU is, in percent of the time in which something ran. For GPUs and processes this is the driver's last
+/// sample period; for instances it is the time since the previous measurement.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Utilization {
+    /// The GPU; `None` if the driver does not report it, as in MIG mode.
+    pub gpu: Option<u32>,
+    /// Its processes by id, without those that did nothing; `None` if the driver does not report them.
+    pub processes: Option<BTreeMap<u32, u32>>,
+    /// Its GPU instances by id. An instance is missing at its first measurement.
+    pub instances: BTreeMap<u32, u32>,
+}
+
 /// A driver for the node's GPUs. Every call may block. Each call may be repeated, because it does only what is left to
 /// do.
 pub trait GpuBackend: Send {
@@ -179,7 +213,7 @@ pub trait GpuBackend: Send {
 
     /// GPUs that never answered, by index, with the error of the last observation. Empty for a backend whose GPUs
     /// always answer.
-    fn silent(&self) -> &BTreeMap<u32, GpuError> {
+    fn unresponsive(&self) -> &BTreeMap<u32, GpuError> {
         const { &BTreeMap::new() }
     }
 

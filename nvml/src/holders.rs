@@ -1,6 +1,6 @@
 //! Names the processes that hold a GPU or an instance, because an operator must end them to free it.
 
-use crate::Process;
+use crate::process::Process;
 use std::collections::BTreeSet;
 use std::fmt;
 use std::path::Path;
@@ -21,7 +21,7 @@ pub struct Holder {
 pub struct Holders(pub Vec<Holder>);
 
 impl Holders {
-    pub fn of<'p>(processes: impl IntoIterator<Item = &'p Process>) -> Self {
+    pub fn from_processes<'p>(processes: impl IntoIterator<Item = &'p Process>) -> Self {
         Self::named(processes, Path::new(PROC))
     }
 
@@ -80,10 +80,10 @@ mod tests {
     fn holders_are_named_where_their_names_can_be_read() {
         let own = std::process::id();
         let name = command(own).unwrap();
-        let holders = Holders::of(&[process(own), process(own)]);
+        let holders = Holders::from_processes(&[process(own), process(own)]);
         assert_eq!(holders.to_string(), format!("a process runs on it: {own} ({name})"));
-        let nobody = Holders::named(&[process(4711), process(41)], Path::new("/no-such-folder"));
-        assert_eq!(nobody.to_string(), "processes run on it: 41, 4711");
+        let unnamed = Holders::named(&[process(4711), process(41)], Path::new("/no-such-folder"));
+        assert_eq!(unnamed.to_string(), "processes run on it: 41, 4711");
     }
 
     #[test]

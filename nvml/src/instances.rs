@@ -46,7 +46,7 @@ pub(crate) fn device<'a>(
 ) -> Result<Device<'a>, GpuError> {
     let mut unknown = None;
     for index in indexes {
-        match by_index(nvml, index) {
+        match find_by_index(nvml, index) {
             Ok((device, uuid)) if uuid == *gpu => return Ok(device),
             Ok(_) => {}
             // This error is kept, because the GPU that cannot be read may be the requested one.
@@ -56,7 +56,7 @@ pub(crate) fn device<'a>(
     Err(unknown.unwrap_or_else(|| GpuError::NoSuchGpu(gpu.clone())))
 }
 
-pub(crate) fn by_index(nvml: &Nvml, index: u32) -> Result<(Device<'_>, GpuUuid), GpuError> {
+pub(crate) fn find_by_index(nvml: &Nvml, index: u32) -> Result<(Device<'_>, GpuUuid), GpuError> {
     let device = nvml.device_by_index(index).map_err(GpuError::call("nvmlDeviceGetHandleByIndex_v2"))?;
     let uuid = device.uuid().map_err(GpuError::call("nvmlDeviceGetUUID"))?;
     Ok((device, GpuUuid::new(uuid)))
@@ -76,7 +76,7 @@ impl Site<'_> {
         let mut found = Vec::new();
         let mut seen = BTreeSet::new();
         for entry in table.entries() {
-            for gi in self.of_profile(entry)? {
+            for gi in self.with_profile(entry)? {
                 let info = self.info(gi)?;
                 if seen.insert(info.id) {
                     let instance = Instance { profile: entry.profile, placement: placement(&info)? };
@@ -96,7 +96,7 @@ impl Site<'_> {
         Ok(found)
     }
 
-    pub(crate) fn of_profile(&self, entry: &ProfileEntry) -> Result<Vec<GiHandle>, GpuError> {
+    pub(crate) fn with_profile(&self, entry: &ProfileEntry) -> Result<Vec<GiHandle>, GpuError> {
         ffi::gpu_instances(&self.device, entry.id.0).map_err(GpuError::call("nvmlDeviceGetGpuInstances"))
     }
 

@@ -19,21 +19,21 @@ mod limits;
 mod mode;
 mod observe;
 mod pci;
+mod process;
 mod processes;
 mod repair;
 mod tables;
 mod topology;
 mod utilization;
 
-pub use error::{GpuError, NvmlCode};
+pub use error::{GpuError, ModeRefusal, NvmlCode};
 pub use events::{EventWatch, GpuEvent, GpuTrouble};
 pub use gpu::{
-    Compute, ComputeMode, ComputePart, Gpu, GpuBackend, GpuInstance, MigMode, Process, RowRemapping,
+    Compute, ComputeMode, ComputePart, Gpu, GpuBackend, GpuInstance, MigMode, RowRemapping, Utilization,
 };
 pub use holders::{Holder, Holders, command};
-pub use mode::ModeRefusal;
+pub use process::Process;
 pub use topology::Topology;
-pub use utilization::Utilization;
 
 use kerf_core::mig::{ComputeInstance, Instance, MigTable};
 use kerf_core::names::GpuUuid;
@@ -142,8 +142,8 @@ impl GpuBackend for NvmlBackend {
         self.observe_all()
     }
 
-    fn silent(&self) -> &BTreeMap<u32, GpuError> {
-        self.seen.silent()
+    fn unresponsive(&self) -> &BTreeMap<u32, GpuError> {
+        self.seen.unresponsive()
     }
 
     fn utilization(&mut self, gpus: &[Gpu]) -> BTreeMap<GpuUuid, Utilization> {

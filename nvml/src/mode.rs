@@ -4,43 +4,16 @@ use crate::holders::Holders;
 use crate::instances::Site;
 use crate::observe::{compute_mode, mig_mode};
 use crate::processes::{self, refusal};
-use crate::{ComputeMode, GpuError, MigMode, NvmlBackend, NvmlCode};
+use crate::{ComputeMode, GpuError, MigMode, ModeRefusal, NvmlBackend, NvmlCode};
 use kerf_core::names::GpuUuid;
 use nvml_wrapper::Device;
 use nvml_wrapper::enum_wrappers::device::ComputeMode as NvmlComputeMode;
 use std::collections::BTreeSet;
-use thiserror::Error;
 
 const SET: &str = "nvmlDeviceSetMigMode";
 
 /// The CUDA compute capability of Ampere, which needs a reset to switch MIG mode. Hopper (9) does not.
 const AMPERE: u32 = 8;
-
-#[derive(Debug, Clone, PartialEq, Eq, Error)]
-pub enum ModeRefusal {
-    #[error("the GPU has no MIG mode")]
-    Unsupported,
-    #[error("the GPU has {0} GPU instances; its MIG mode is switched when they are gone")]
-    Instances(usize),
-    /// An MPS server has the GPU to itself, or no process may use it. The number is the GPU's index, for the remedy.
-    #[error("the GPU's compute mode is not DEFAULT; end its MPS daemon, or run nvidia-smi -i {0} -c DEFAULT")]
-    ComputeMode(u32),
-    #[error(
-        "the GPU's MIG mode changes only with a reset: drain the node, run nvidia-smi -i {0} -mig with 1 or 0 and \
-         nvidia-smi --gpu-reset -i {0}, or reboot after the first; or allow resets in the node's policy"
-    )]
-    NeedsReset(u32),
-}
-
-impl ModeRefusal {
-    pub(crate) fn code(&self) -> NvmlCode {
-        match self {
-            Self::Unsupported => NvmlCode::NotSupported,
-            Self::Instances(_) | Self::ComputeMode(_) => NvmlCode::InUse,
-            Self::NeedsReset(_) => NvmlCode::ResetRequired,
-        }
-    }
-}
 
 impl NvmlBackend {
     pub(crate) fn switch_mig(&mut self, gpu: &GpuUuid, on: bool, reset: bool) -> Result<(), GpuError> {
@@ -99,7 +72,7 @@ impl Site<'_> {
         let table = self.tables.get(self.gpu, &self.device)?;
         let mut ids = BTreeSet::new();
         for entry in table.entries() {
-            for gi in self.of_profile(entry)? {
+            for gi in self.with_profile(entry)? {
                 ids.insert(self.info(gi)?.id);
             }
         }
@@ -114,7 +87,7 @@ impl Site<'_> {
         }
         match code {
             NvmlCode::InUse => {
-                GpuError::Busy(Holders::of(&processes::on_gpu(&self.device).unwrap_or_default()))
+                GpuError::Busy(Holders::from_processes(&processes::on_gpu(&self.device).unwrap_or_default()))
             }
             NvmlCode::ResetRequired => GpuError::MigMode(ModeRefusal::NeedsReset(index)),
             code => GpuError::Call { call: SET, code },
@@ -126,7 +99,7 @@ impl Site<'_> {
 /// cancel it.
 fn set(device: &Device<'_>, on: bool) -> Result<Option<NvmlCode>, GpuError> {
     let status = device.set_mig_mode(on).map_err(|error| refusal(device, SET, error, |_| true))?;
-    Ok((status != 0).then(|| NvmlCode::of_number(status)))
+    Ok((status != 0).then(|| NvmlCode::from_number(status)))
 }
 
 /// Fails if a process uses the GPU, or if its compute mode is not `DEFAULT`. In both cases the driver would refuse the
@@ -134,7 +107,7 @@ fn set(device: &Device<'_>, on: bool) -> Result<Option<NvmlCode>, GpuError> {
 fn check_free(device: &Device<'_>, index: u32) -> Result<(), GpuError> {
     let processes = processes::on_gpu(device)?;
     if !processes.is_empty() {
-        return Err(GpuError::Busy(Holders::of(&processes)));
+        return Err(GpuError::Busy(Holders::from_processes(&processes)));
     }
     match compute_mode(device)? {
         ComputeMode::Default => Ok(()),

@@ -1,12 +1,9 @@
 //! Observes all GPUs. A GPU that does not answer keeps its last state, so that one broken GPU does not hide the others.
 
-use crate::instances::{Site, by_index};
+use crate::instances::{Site, find_by_index};
 use crate::processes::{self, MIB};
 use crate::repair::{self, Health};
-use crate::{
-    ComputeMode, Driver, Gpu, GpuError, GpuInstance, MigMode, NvmlBackend, NvmlCode, RowRemapping, pci,
-    topology,
-};
+use crate::{ComputeMode, Driver, Gpu, GpuError, GpuInstance, MigMode, NvmlBackend, NvmlCode, pci, topology};
 use kerf_core::mig::catalog;
 use kerf_core::names::{DeviceId, GpuUuid};
 use kerf_core::units::MemoryMib;
@@ -21,7 +18,7 @@ const MIG_ENABLED: u32 = 1;
 #[derive(Default)]
 pub(crate) struct Seen {
     gpus: BTreeMap<GpuUuid, Gpu>,
-    silent: BTreeMap<u32, GpuError>,
+    unresponsive: BTreeMap<u32, GpuError>,
 }
 
 impl NvmlBackend {
@@ -34,11 +31,11 @@ impl NvmlBackend {
                 Err(error) => drop(faults.insert(index, error)),
             }
         }
-        Ok(self.seen.with(found, faults))
+        Ok(self.seen.update(found, faults))
     }
 
     fn observe_gpu(&mut self, index: u32) -> Result<Gpu, GpuError> {
-        let (device, uuid) = by_index(&self.nvml, index)?;
+        let (device, uuid) = find_by_index(&self.nvml, index)?;
         let last = self.seen.gpus.get(&uuid);
         let memory = device.memory_info().map_err(GpuError::call("nvmlDeviceGetMemoryInfo_v2"))?;
         let mig = mig_mode(&device)?;
@@ -68,7 +65,7 @@ impl NvmlBackend {
             remapping,
             ..match last {
                 Some(last) => Gpu { fault: None, table: None, instances: Vec::new(), ..last.clone() },
-                None => first_look(&device, &uuid, self.driver()?, &self.sys)?,
+                None => read_constants(&device, &uuid, self.driver()?, &self.sys)?,
             }
         };
         gpu.model = catalog::short_name(&gpu.product, gpu.memory);
@@ -108,34 +105,19 @@ fn optional<T>(index: u32, answer: Result<T, GpuError>) -> Result<Option<T>, Gpu
 }
 
 /// Reads the fields that never change on a GPU, so that later observations need not. The others stay empty.
-fn first_look(device: &Device<'_>, uuid: &GpuUuid, driver: Driver, sys: &Path) -> Result<Gpu, GpuError> {
+fn read_constants(device: &Device<'_>, uuid: &GpuUuid, driver: Driver, sys: &Path) -> Result<Gpu, GpuError> {
     let capability =
         device.cuda_compute_capability().map_err(GpuError::call("nvmlDeviceGetCudaComputeCapability"))?;
     let number = |number: i32| u32::try_from(number).unwrap_or(0);
     let bus_id = device.pci_info().ok().map(|pci| pci.bus_id);
     Ok(Gpu {
-        uuid: uuid.clone(),
-        index: 0,
-        minor: 0,
         product: device.name().map_err(GpuError::call("nvmlDeviceGetName"))?,
-        model: String::new(),
         pci_bus_id: bus_id.as_deref().and_then(|bus_id| bus_id.parse().ok()),
-        memory: MemoryMib(0),
-        reserved: MemoryMib(0),
-        used: MemoryMib(0),
         capability: (number(capability.major), number(capability.minor)),
         driver,
         topology: topology::read(device, sys),
         pci_class: bus_id.as_ref().and_then(|bus_id| pci::class(sys, bus_id)),
-        mig: MigMode::Unsupported,
-        compute_mode: ComputeMode::Default,
-        table: None,
-        instances: Vec::new(),
-        attributes: BTreeMap::new(),
-        processes: Vec::new(),
-        pending_repair: None,
-        remapping: RowRemapping::Unsupported,
-        fault: None,
+        ..Gpu::empty(uuid.clone())
     })
 }
 
@@ -160,13 +142,13 @@ pub(crate) fn compute_mode(device: &Device<'_>) -> Result<ComputeMode, GpuError>
 }
 
 impl Seen {
-    pub(crate) fn silent(&self) -> &BTreeMap<u32, GpuError> {
-        &self.silent
+    pub(crate) fn unresponsive(&self) -> &BTreeMap<u32, GpuError> {
+        &self.unresponsive
     }
 
     /// All GPUs that were ever seen, by index: those in `found` with their new state, the others with their last state
     /// and a fault.
-    fn with(&mut self, mut found: BTreeMap<GpuUuid, Gpu>, mut faults: BTreeMap<u32, GpuError>) -> Vec<Gpu> {
+    fn update(&mut self, mut found: BTreeMap<GpuUuid, Gpu>, mut faults: BTreeMap<u32, GpuError>) -> Vec<Gpu> {
         for (uuid, last) in &self.gpus {
             if let Some(gpu) = found.get(uuid) {
                 if let Some(fault) = &last.fault {
@@ -182,11 +164,11 @@ impl Seen {
             found.insert(uuid.clone(), Gpu { fault: Some(fault), ..last.clone() });
         }
         for (index, error) in &faults {
-            if !self.silent.contains_key(index) {
+            if !self.unresponsive.contains_key(index) {
                 tracing::error!(index, %error, "a GPU never answered; it is left out");
             }
         }
-        self.silent = faults;
+        self.unresponsive = faults;
         self.gpus = found;
         let mut all: Vec<Gpu> = self.gpus.values().cloned().collect();
         all.sort_by_key(|gpu| gpu.index);

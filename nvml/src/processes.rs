@@ -50,5 +50,5 @@ pub(crate) fn refusal(
     }
     // A list that cannot be read is left empty, because the text then still names likely causes.
     let all = on_gpu(device).unwrap_or_default();
-    GpuError::Busy(Holders::of(all.iter().filter(|p| holds(p))))
+    GpuError::Busy(Holders::from_processes(all.iter().filter(|p| holds(p))))
 }

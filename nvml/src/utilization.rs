@@ -7,7 +7,7 @@
 
 use crate::ffi::GpmHandle;
 use crate::instances::device;
-use crate::{Gpu, GpuInstance, NvmlBackend};
+use crate::{Gpu, GpuInstance, NvmlBackend, Utilization};
 use kerf_core::names::GpuUuid;
 use nvml_wrapper::enums::gpm::GpmMetricId;
 use nvml_wrapper::error::NvmlError;
@@ -16,18 +16,6 @@ use nvml_wrapper::struct_wrappers::device::ProcessUtilizationSample;
 use nvml_wrapper::{Device, Nvml};
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
-
-/// How busy a GPU is, in percent of the time in which something ran. For GPUs and processes this is the driver's last
-/// sample period; for instances it is the time since the previous measurement.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Utilization {
-    /// The GPU; `None` if the driver does not report it, as in MIG mode.
-    pub gpu: Option<u32>,
-    /// Its processes by id, without those that did nothing; `None` if the driver does not report them.
-    pub processes: Option<BTreeMap<u32, u32>>,
-    /// Its GPU instances by id. An instance is missing at its first measurement.
-    pub instances: BTreeMap<u32, u32>,
-}
 
 /// The shortest time between two measurements, because samples of a shorter time are meaningless.
 const MEASURE_INTERVAL: Duration = Duration::from_secs(1);
@@ -77,7 +65,7 @@ impl Meter {
         match device.process_utilization_stats(self.newest) {
             Ok(samples) => {
                 self.newest = samples.iter().map(|sample| sample.timestamp).fold(self.newest, u64::max);
-                Some(by_process(&samples))
+                Some(percent_by_process(&samples))
             }
             // NVML has this error for a GPU on which no process has run since then.
             Err(NvmlError::NotFound) => Some(BTreeMap::new()),
@@ -135,7 +123,7 @@ fn free(samples: BTreeMap<u32, GpmHandle>, nvml: &Nvml) {
 
 /// The mean of each process's samples. Samples above 100 are skipped, because a driver may write nonsense for a process
 /// that has just ended.
-fn by_process(samples: &[ProcessUtilizationSample]) -> BTreeMap<u32, u32> {
+fn percent_by_process(samples: &[ProcessUtilizationSample]) -> BTreeMap<u32, u32> {
     let mut sums: BTreeMap<u32, (u32, u32)> = BTreeMap::new();
     for sample in samples.iter().filter(|sample| sample.sm_util <= 100) {
         let (sum, count) = sums.entry(sample.pid).or_default();
@@ -166,7 +154,7 @@ mod tests {
             dec_util: 0,
         };
         let samples = [sample(1, 20), sample(1, 40), sample(2, 4_000_000_000), sample(1, 101)];
-        assert_eq!(by_process(&samples), BTreeMap::from([(1, 30)]));
+        assert_eq!(percent_by_process(&samples), BTreeMap::from([(1, 30)]));
     }
 
     #[test]

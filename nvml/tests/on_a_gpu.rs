@@ -12,7 +12,7 @@ fn a_real_driver_answers_every_query() {
     let mut nvml = NvmlBackend::open(LIBRARY.as_ref()).unwrap();
     println!("{:?}", nvml.driver().unwrap());
     let gpus = nvml.observe().unwrap();
-    assert!(!gpus.is_empty() && nvml.silent().is_empty(), "{:?}", nvml.silent());
+    assert!(!gpus.is_empty() && nvml.unresponsive().is_empty(), "{:?}", nvml.unresponsive());
     for gpu in &gpus {
         println!("{gpu:#?}");
         assert!(gpu.memory.0 > 0 && gpu.used <= gpu.memory && gpu.capability.0 > 0);

@@ -8,7 +8,8 @@ use std::collections::{BTreeMap, BTreeSet};
 /// For each module the modules that it names, and the files that name them.
 type Edges = BTreeMap<String, BTreeMap<String, BTreeSet<String>>>;
 
-const CRATES: [&str; 8] = ["core", "runtime", "protocol", "nvml", "webhook", "extender", "node-agent", "cli"];
+const CRATES: [&str; 9] =
+    ["core", "runtime", "protocol", "nvml", "webhook", "extender", "node-agent", "cli", "cdi-hook"];
 
 /// The page with every edge.
 const PAGE: &str = "docs/reference/modules.md";
@@ -110,12 +111,22 @@ fn program(text: &str) -> String {
 fn edges(files: &[(&str, &str)]) -> Edges {
     let top = |path: &str| path.split(['/', '.']).next().unwrap_or_default().to_owned();
     let is_root = |path: &str| matches!(path, "lib.rs" | "main.rs");
+    let imported: BTreeMap<String, String> = files
+        .iter()
+        .filter(|(path, _)| is_root(path))
+        .flat_map(|(_, text)| imports(&program(text)))
+        .collect();
     let files: Vec<_> = files.iter().filter(|(path, _)| !is_root(path)).collect();
     let mut edges: Edges = files.iter().map(|(path, _)| (top(path), BTreeMap::new())).collect();
     let modules: BTreeSet<String> = edges.keys().cloned().collect();
     for (path, text) in files {
         let from = top(path);
-        for to in named(&program(text)).into_iter().filter(|to| *to != from && modules.contains(to)) {
+        // A name that the root imports leads to the module that defines it.
+        let module = |name: String| {
+            if modules.contains(&name) { name } else { imported.get(&name).cloned().unwrap_or(name) }
+        };
+        let targets = named(&program(text)).into_iter().map(module);
+        for to in targets.filter(|to| *to != from && modules.contains(to)) {
             edges.entry(from.clone()).or_default().entry(to).or_default().insert((*path).to_owned());
         }
     }
@@ -124,10 +135,28 @@ fn edges(files: &[(&str, &str)]) -> Edges {
 
 /// The first names after `crate::`, alone or in braces.
 fn named(program: &str) -> Vec<String> {
-    let first =
-        |path: &str| path.trim_start().chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect();
     let paths = program.split("crate::").skip(1);
-    paths.flat_map(|rest| rest.strip_prefix('{').map_or_else(|| vec![rest], parts)).map(first).collect()
+    paths.flat_map(|rest| rest.strip_prefix('{').map_or_else(|| vec![rest], parts)).map(first_name).collect()
+}
+
+/// The names that a crate's root imports from its modules, each with its module: every module can name them by
+/// `crate::`, whether or not the root exports them.
+fn imports(root: &str) -> Vec<(String, String)> {
+    let used = root.split(';').filter_map(|item| item.rsplit_once("use ")?.1.split_once("::"));
+    let names = |path: &str| match path.split_once('{') {
+        Some((_, group)) => parts(group).into_iter().map(last_name).collect(),
+        None => vec![last_name(path)],
+    };
+    used.flat_map(|(module, path)| names(path).into_iter().map(|name| (name, first_name(module)))).collect()
+}
+
+fn first_name(path: &str) -> String {
+    path.trim_start().chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect()
+}
+
+/// The name by which a `use` offers what it names.
+fn last_name(path: &str) -> String {
+    path.rsplit([':', ' ']).next().unwrap_or_default().trim().to_owned()
 }
 
 /// The parts of a group that begins after its brace, split at its own commas and not at those of groups inside.
@@ -199,21 +228,22 @@ fn shown(ring: &BTreeSet<&str>, edges: &Edges) -> String {
 #[test]
 fn a_cycle_is_reported_with_its_edges_and_a_chain_is_not() {
     let files = [
-        ("lib.rs", "use crate::a::A;\n"),
+        ("lib.rs", "use crate::a::A;\npub use y::{Y, YY as Other};\npub use x::X;\nuse e::{Hidden};\n"),
         ("a.rs", "use crate::b::{B, c};\n"),
         ("b/mod.rs", "pub use inner::I;\n"),
         ("b/inner.rs", "use crate::{d::{self, e}, c};\n// crate::e\n"),
         ("c.rs", "fn f() {\n    crate::a::f();\n}\n#[cfg(test)]\nmod tests {\n    use crate::e;\n}\n"),
         ("d.rs", "use crate::e::E;\n"),
         ("e.rs", ""),
-        ("x.rs", "use crate::y::Y;\n"),
-        ("y.rs", "use crate::x::X;\n"),
+        ("x.rs", "use crate::Other;\n"),
+        ("y.rs", "use crate::{X, Hidden};\n"),
     ];
     let edges = edges(&files);
     let found = rings(&edges);
     assert_eq!(found, [BTreeSet::from(["a", "b", "c"]), BTreeSet::from(["x", "y"])]);
     assert_eq!(shown(&found[0], &edges), "  a -> b: a.rs\n  b -> c: b/inner.rs\n  c -> a: c.rs");
     assert!(edges["d"].contains_key("e") && !edges["b"].contains_key("e") && !edges["c"].contains_key("e"));
+    assert!(edges["y"].contains_key("e"), "by a private import of the root");
 }
 
 #[test]

@@ -15,7 +15,8 @@ pub struct Report {
     driver: String,
     cuda: String,
     gpus: Vec<GpuReport>,
-    silent: Vec<Unreadable>,
+    #[serde(rename = "silent")]
+    unresponsive: Vec<Unreadable>,
 }
 
 #[derive(Debug, Serialize)]
@@ -79,7 +80,7 @@ pub fn report(mut nvml: NvmlBackend) -> anyhow::Result<Report> {
         driver: driver.version,
         cuda: format!("{major}.{minor}"),
         gpus,
-        silent: Unreadable::all(&nvml),
+        unresponsive: Unreadable::all(&nvml),
     })
 }
 
@@ -146,7 +147,7 @@ impl output::Report for Report {
     fn text(&self, _format: Format) -> String {
         let mut text = format!("driver {}, CUDA {}\n\n", self.driver, self.cuda);
         text += &self.gpus();
-        text.extend(self.silent.iter().map(ToString::to_string));
+        text.extend(self.unresponsive.iter().map(ToString::to_string));
         for gpu in &self.gpus {
             if let Some(what) = &gpu.pending_repair {
                 let _ = writeln!(text, "GPU {} needs a reset: {what}", gpu.index);

@@ -76,7 +76,10 @@ struct Unreadable {
 
 impl Unreadable {
     fn all(nvml: &NvmlBackend) -> Vec<Self> {
-        nvml.silent().iter().map(|(index, error)| Self { index: *index, error: error.to_string() }).collect()
+        nvml.unresponsive()
+            .iter()
+            .map(|(index, error)| Self { index: *index, error: error.to_string() })
+            .collect()
     }
 }
 

@@ -12,7 +12,8 @@ use std::fmt::Write as _;
 #[derive(Debug, Serialize)]
 pub struct Report {
     gpus: Vec<GpuReport>,
-    silent: Vec<Unreadable>,
+    #[serde(rename = "silent")]
+    unresponsive: Vec<Unreadable>,
 }
 
 #[derive(Debug, Serialize)]
@@ -32,7 +33,7 @@ pub fn report(mut nvml: NvmlBackend) -> anyhow::Result<Report> {
     let gpus = nvml.observe()?;
     let gpus = gpus.iter().map(|gpu| Ok(gpu_report(gpu, nvml.profiles(&gpu.uuid)?)));
     let gpus = gpus.collect::<anyhow::Result<_>>()?;
-    Ok(Report { gpus, silent: Unreadable::all(&nvml) })
+    Ok(Report { gpus, unresponsive: Unreadable::all(&nvml) })
 }
 
 fn gpu_report(gpu: &Gpu, profiles: MigTable) -> GpuReport {
@@ -82,7 +83,7 @@ impl output::Report for Report {
             }
         }
         let mut text = columns.write("no GPU offers MIG");
-        text.extend(self.silent.iter().map(ToString::to_string));
+        text.extend(self.unresponsive.iter().map(ToString::to_string));
         for gpu in &self.gpus {
             if gpu.model.is_none() {
                 let _ = writeln!(text, "GPU {}: the catalog has no {:?}", gpu.index, gpu.product);
@@ -101,33 +102,13 @@ mod tests {
     use kerf_core::names::GpuUuid;
     use kerf_core::testing::mig_table;
     use kerf_core::units::MemoryMib;
-    use kerf_nvml::{ComputeMode, Driver, MigMode, RowRemapping, Topology};
-    use std::collections::BTreeMap;
 
     fn h100() -> Gpu {
         Gpu {
-            uuid: GpuUuid::new("GPU-0"),
-            index: 0,
-            minor: 0,
             product: "NVIDIA H100 80GB HBM3".to_owned(),
             model: "H100-80GB".to_owned(),
-            pci_bus_id: None,
             memory: MemoryMib(81_559),
-            reserved: MemoryMib(480),
-            used: MemoryMib(0),
-            capability: (9, 0),
-            driver: Driver { version: "580.159.04".to_owned(), cuda: (13, 0) },
-            topology: Topology::default(),
-            pci_class: None,
-            mig: MigMode::Settled(false),
-            compute_mode: ComputeMode::Default,
-            table: None,
-            instances: Vec::new(),
-            attributes: BTreeMap::new(),
-            processes: Vec::new(),
-            pending_repair: None,
-            remapping: RowRemapping::Unsupported,
-            fault: None,
+            ..Gpu::empty(GpuUuid::new("GPU-0"))
         }
     }
 
@@ -136,8 +117,10 @@ mod tests {
         let mut entries = mig_table("H100-80GB").entries().to_vec();
         entries[0].max = 6;
         entries.retain(|entry| entry.profile.compute() != 7);
-        let report =
-            Report { gpus: vec![gpu_report(&h100(), MigTable::new(entries.clone()))], silent: Vec::new() };
+        let report = Report {
+            gpus: vec![gpu_report(&h100(), MigTable::new(entries.clone()))],
+            unresponsive: Vec::new(),
+        };
         let text = output::Report::text(&report, Format::Text);
         let marked: Vec<&str> = text.lines().filter(|line| line.contains('*')).collect();
         let profile = entries[0].profile;
@@ -154,7 +137,8 @@ mod tests {
     #[test]
     fn a_gpu_outside_the_catalog_is_named() {
         let unknown = Gpu { product: "NVIDIA X100".to_owned(), ..h100() };
-        let report = Report { gpus: vec![gpu_report(&unknown, MigTable::default())], silent: Vec::new() };
+        let report =
+            Report { gpus: vec![gpu_report(&unknown, MigTable::default())], unresponsive: Vec::new() };
         assert_eq!(
             output::Report::text(&report, Format::Text),
             "no GPU offers MIG\nGPU 0: the catalog has no \"NVIDIA X100\"\n"

@@ -96,7 +96,7 @@ impl Majors {
     }
 
     /// The major number of the first of these names that the kernel lists.
-    pub(super) fn of(&self, names: &[&str]) -> Option<u32> {
+    pub(super) fn major(&self, names: &[&str]) -> Option<u32> {
         let characters = self.0.lines().take_while(|line| !line.starts_with("Block"));
         let listed = characters.filter_map(|line| line.trim().split_once(' '));
         listed.filter(|(_, name)| names.contains(name)).find_map(|(major, _)| major.parse().ok())
@@ -112,9 +112,9 @@ mod tests {
         let majors = Majors(
             "Character devices:\n  1 mem\n195 nvidia\n241 nvidia-caps\n\nBlock devices:\n  7 loop\n".into(),
         );
-        assert_eq!(majors.of(&["nvidia-frontend", "nvidia"]), Some(195));
-        assert_eq!(majors.of(&["nvidia-caps"]), Some(241));
-        assert_eq!((majors.of(&["loop"]), majors.of(&["nvidia-uvm"])), (None, None));
+        assert_eq!(majors.major(&["nvidia-frontend", "nvidia"]), Some(195));
+        assert_eq!(majors.major(&["nvidia-caps"]), Some(241));
+        assert_eq!((majors.major(&["loop"]), majors.major(&["nvidia-uvm"])), (None, None));
     }
 
     #[test]

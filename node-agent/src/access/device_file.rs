@@ -35,21 +35,21 @@ impl<'a> DeviceFiles<'a> {
     pub(super) fn ensure(&self, target: Target) -> Result<Vec<DeviceFile>, AccessError> {
         let gpu = target.minor();
         let mut files = vec![
-            self.of_driver(&format!("nvidia{gpu}"), FRONTEND, gpu, gpu)?,
-            self.of_driver("nvidiactl", FRONTEND, CONTROL, gpu)?,
-            self.of_driver("nvidia-uvm", UVM, UVM_MINOR, gpu)?,
+            self.driver_file(&format!("nvidia{gpu}"), FRONTEND, gpu, gpu)?,
+            self.driver_file("nvidiactl", FRONTEND, CONTROL, gpu)?,
+            self.driver_file("nvidia-uvm", UVM, UVM_MINOR, gpu)?,
         ];
         // Profilers and graphics need these and computing does not, so their absence is no error.
-        files.extend(self.of_driver("nvidia-uvm-tools", UVM, UVM_TOOLS, gpu).ok());
-        files.extend(self.of_driver("nvidia-modeset", FRONTEND, MODESET, gpu).ok());
+        files.extend(self.driver_file("nvidia-uvm-tools", UVM, UVM_TOOLS, gpu).ok());
+        files.extend(self.driver_file("nvidia-modeset", FRONTEND, MODESET, gpu).ok());
         if let Target::Mig { gi, ci, .. } = target {
-            files.push(self.of_capability(Instance { gpu, gi, ci: None })?);
-            files.push(self.of_capability(Instance { gpu, gi, ci: Some(ci) })?);
+            files.push(self.capability_file(Instance { gpu, gi, ci: None })?);
+            files.push(self.capability_file(Instance { gpu, gi, ci: Some(ci) })?);
         }
         Ok(files)
     }
 
-    fn of_driver(
+    fn driver_file(
         &self,
         name: &str,
         module: &[&str],
@@ -63,16 +63,16 @@ impl<'a> DeviceFiles<'a> {
         })?;
         let found = node_file::number(&metadata);
         let right = found.filter(|(major, found)| {
-            *found == minor && self.majors.of(module).is_none_or(|registered| registered == *major)
+            *found == minor && self.majors.major(module).is_none_or(|registered| registered == *major)
         });
         let (major, minor) = right.ok_or(AccessError::Foreign { path, gpu })?;
         Ok(self.file(name, major, minor))
     }
 
-    fn of_capability(&self, instance: Instance) -> Result<DeviceFile, AccessError> {
+    fn capability_file(&self, instance: Instance) -> Result<DeviceFile, AccessError> {
         let capability = capability::read(&self.places.proc, instance)?;
         let missing = || AccessError::NoCapabilities { path: self.places.proc.join("devices") };
-        let major = self.majors.of(CAPS).ok_or_else(missing)?;
+        let major = self.majors.major(CAPS).ok_or_else(missing)?;
         let name = format!("nvidia-caps/nvidia-cap{}", capability.minor);
         let number = (major, capability.minor);
         node_file::ensure(&self.places.dev.join(&name), number, capability.mode, capability.may_make)?;

@@ -23,7 +23,7 @@ mod spec_folder;
 #[cfg(test)]
 mod tests;
 
-pub use error::{AccessError, FileTrouble};
+pub use error::AccessError;
 pub use extras::{Extras, ImexChannel};
 pub use hook::HookPlaces;
 pub use library::Library;

@@ -1,5 +1,6 @@
 //! Access on a folder that imitates a node: a driver, its `/proc`, its `/dev`.
 
+use super::error::FileTrouble;
 use super::*;
 use rustix::fs::{CWD, FileType, Mode, makedev, mknodat};
 use std::fs;

@@ -1,8 +1,8 @@
 //! Wiring: the tasks of the agent and the channels between them.
 
+mod checkpoint_lock;
 mod leaving;
 mod reconcilers;
-mod record;
 
 use crate::applied_settings::AppliedSettings;
 use crate::args::{Action, Args};
@@ -42,7 +42,7 @@ use tonic::transport::Channel;
 const POD_RESOURCES: &str = "pod-resources";
 
 /// How long a session that ended by itself may take to write its last events and status.
-const FINISHED_WITHIN: Duration = Duration::from_secs(5);
+const FINISH_TIMEOUT: Duration = Duration::from_secs(5);
 
 pub async fn run(args: Args, stop: CancellationToken) -> anyhow::Result<()> {
     let client = args.client.client().await.context("--kubeconfig")?;
@@ -75,7 +75,7 @@ pub async fn run(args: Args, stop: CancellationToken) -> anyhow::Result<()> {
             // driver's root in its container.
             tokio::select! {
                 _ = stop.run_until_cancelled(is_over) => {}
-                () = record::live(&args, &stop) => {}
+                () = checkpoint_lock::live(&args, &stop) => {}
             }
             tracing::info!("the driver's upgrade is over; the agent ends, and a new process serves the node");
         }
@@ -92,7 +92,7 @@ pub async fn run(args: Args, stop: CancellationToken) -> anyhow::Result<()> {
 /// does not wait longer.
 async fn overdue(session: &Session) {
     session.stop().cancelled().await;
-    tokio::time::sleep(FINISHED_WITHIN).await;
+    tokio::time::sleep(FINISH_TIMEOUT).await;
     if session.ending().is_none() {
         std::future::pending::<()>().await;
     }
@@ -106,7 +106,7 @@ async fn run_with(
     session: &Session,
 ) -> anyhow::Result<()> {
     let stop = session.stop().clone();
-    let Some((recording, left)) = record::open(args, &stop).await? else { return Ok(()) };
+    let Some((checkpoint_writer, left)) = checkpoint_lock::open(args, &stop).await? else { return Ok(()) };
     let nodes = Api::<k8s_openapi::api::core::v1::Node>::all(client.clone());
     let gpu_nodes = Api::<GpuNode>::all(client.clone());
     let was_here = left.as_ref().and_then(Restored::plugin_was_here);
@@ -131,7 +131,7 @@ async fn run_with(
     tasks.spawn(publisher::publish(published, inlets.statuses, shown, interval, session.clone()));
     let process = link::Process {
         node: args.node.clone(),
-        boot_id: recording.boot_id().to_owned(),
+        boot_id: checkpoint_writer.boot_id().to_owned(),
         epoch: restored.ledger.epoch,
     };
     let (network, events) = (network(args, &client)?, outlets.events.clone());
@@ -152,12 +152,12 @@ async fn run_with(
         inlets.desired,
         &stop,
     )?;
-    let standing = AppliedSettings::of(&restored);
+    let applied = AppliedSettings::from_checkpoint(&restored);
     let mut node = Node::new(settings(args));
     node.restore(&restored, Instant::now());
     let host = Host { proc: args.proc_dir.clone(), cgroups: args.cgroup_dir.clone() };
-    let executor = Executor::new(thread, recording, host);
-    let reconciler = Reconciler::new((node, standing), outlets, executor, args.resync);
+    let executor = Executor::new(thread, checkpoint_writer, host);
+    let reconciler = Reconciler::new((node, applied), outlets, executor, args.resync);
     tasks.spawn(reconciler.run(queue, session.clone()));
     serve_admin(args, readiness, registry, tasks, stop).await
 }

@@ -2,7 +2,7 @@
 
 use crate::access::{AccessFiles, Library, Places};
 use crate::args::Args;
-use crate::conflicting::Lookout;
+use crate::conflicting::ConflictPoller;
 use crate::dcgm_pause::{self, DcgmPause};
 use crate::event::Event;
 use crate::gpu::{GpuBackend, GpuError, GpuThread};
@@ -31,17 +31,17 @@ pub(super) fn start(
     let events = || outlets.events.clone();
     let thread = thread.counted(outlets.metrics.clone());
     let files = AccessFiles::new(places(args));
-    tasks.spawn(reconcilers::access::reconcile(files, inputs.kept.clone(), events(), stop.clone()));
+    tasks.spawn(reconcilers::access::reconcile(files, inputs.slices.clone(), events(), stop.clone()));
     let set = restored.limits.clone();
     tasks.spawn(reconcilers::limits::reconcile(
         thread.clone(),
         set,
-        inputs.kept.clone(),
+        inputs.slices.clone(),
         events(),
         stop.clone(),
     ));
     let daemons = mps_paths(args)?;
-    tasks.spawn(reconcilers::mps::reconcile(daemons, thread, inputs.kept, events(), stop.clone()));
+    tasks.spawn(reconcilers::mps::reconcile(daemons, thread, inputs.slices, events(), stop.clone()));
     let slicer = TimeSlicer::new(args.nvidia_smi.clone());
     tasks.spawn(time_slice::keep(slicer, restored.lengths.clone(), inputs.lengths, stop.clone()));
     let pause = DcgmPause::new(client.clone(), args.node.clone());
@@ -56,14 +56,14 @@ pub(super) fn start(
         stop.clone(),
     ));
     let (others, mut seen) = watch::channel(Vec::new());
-    let (folder, patience) = (outlets.plugin_folder.clone(), args.uncontested_after);
-    let lookout = Lookout::new((client.clone(), node), folder, patience, plugin_before);
-    tasks.spawn(lookout.watch(others, stop.clone()));
+    let (folder, timeout) = (outlets.plugin_folder.clone(), args.uncontested_after);
+    let poller = ConflictPoller::new((client.clone(), node), folder, timeout, plugin_before);
+    tasks.spawn(poller.watch(others, stop.clone()));
     let (reported, ended) = (events(), stop.clone());
     tasks.spawn(async move {
         while let Some(Ok(())) = ended.run_until_cancelled(seen.changed()).await {
             let seen = seen.borrow_and_update().iter().map(ToString::to_string).collect();
-            reported.send(Event::Others(seen));
+            reported.send(Event::Conflicting(seen));
         }
         ended.cancelled().await;
     });

@@ -1,4 +1,4 @@
-//! Mirrors the record in the format of agents without a ledger, so that after a rollback such an agent can continue.
+//! Mirrors the checkpoint in the format of agents without a ledger, so that after a rollback such an agent can continue.
 //!
 //! When such an agent writes, it drops the field that marks a mirror. So a file without the field is newer than the
 //! ledger: an older agent has served the node since.
@@ -24,7 +24,7 @@ const INTERVAL: Duration = Duration::from_mins(1);
 
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct OldRecord {
+struct FormerCheckpoint {
     #[serde(default)]
     spec: GpuNodeSpec,
     #[serde(default)]
@@ -37,32 +37,33 @@ struct OldRecord {
 #[derive(Debug)]
 pub(super) struct Mirror {
     folder: PathBuf,
-    /// Whether the file is the record of an agent without a ledger, and newer than the ledger.
+    /// Whether the file is the checkpoint of an agent without a ledger, and newer than the ledger.
     is_newer: bool,
     written: Option<Instant>,
     is_behind: bool,
 }
 
-/// The record of an agent without a ledger, if that was the last to serve the node.
+/// The checkpoint of an agent without a ledger, if that was the last to serve the node.
 pub(super) type Old = Option<Result<Record, String>>;
 
 impl Mirror {
     pub(super) fn open(folder: &Path) -> Result<(Self, Old), CheckpointError> {
         let text = two_files::read(&folder.join(NAMES[0]))?;
-        let old = text.map(|text| from_json::<OldRecord>(&text, OLD_VERSION)).and_then(|read| match read {
-            Ok(OldRecord { mirrors_ledger: true, .. }) => None,
-            Ok(OldRecord { spec, rest, .. }) => {
-                let node = Restored { ledger: spec.into(), ..rest.node };
-                Some(Ok(Record { version: VERSION, node, ..rest }))
-            }
-            Err(error) => Some(Err(error)),
-        });
+        let old =
+            text.map(|text| from_json::<FormerCheckpoint>(&text, OLD_VERSION)).and_then(|read| match read {
+                Ok(FormerCheckpoint { mirrors_ledger: true, .. }) => None,
+                Ok(FormerCheckpoint { spec, rest, .. }) => {
+                    let node = Restored { ledger: spec.into(), ..rest.node };
+                    Some(Ok(Record { version: VERSION, node, ..rest }))
+                }
+                Err(error) => Some(Err(error)),
+            });
         let mirror =
             Self { folder: folder.to_owned(), is_newer: old.is_some(), written: None, is_behind: true };
         Ok((mirror, old))
     }
 
-    /// Follows the ledger, which has this record now. If an older agent's record is there, it must be replaced.
+    /// Follows the ledger, which has this checkpoint now. If an older agent's checkpoint is there, it must be replaced.
     /// Otherwise a failed write of the mirror does no harm.
     pub(super) fn follow(&mut self, record: &Record) -> Result<(), CheckpointError> {
         self.is_behind = true;
@@ -83,7 +84,7 @@ impl Mirror {
         if let Err(error) = self.write(record) {
             tracing::warn!(
                 error = &error as &dyn std::error::Error,
-                "failed to keep a record for a rollback"
+                "failed to write the checkpoint for a rollback"
             );
         }
     }
@@ -93,7 +94,7 @@ impl Mirror {
         let spec = GpuNodeSpec { epoch, ..desired };
         let node = Restored { ledger: Saved::default(), ..record.node.clone() };
         let rest = Record { version: OLD_VERSION, node, ..record.clone() };
-        let text = serde_json::to_vec(&OldRecord { spec, mirrors_ledger: true, rest })?;
+        let text = serde_json::to_vec(&FormerCheckpoint { spec, mirrors_ledger: true, rest })?;
         let [path, new] = NAMES.map(|name| self.folder.join(name));
         let mut file = File::create(&new).map_err(failed("make", &new))?;
         file.write_all(&text).and_then(|()| file.sync_data()).map_err(failed("write", &new))?;

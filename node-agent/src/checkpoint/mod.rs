@@ -2,7 +2,7 @@
 //!
 //! GPU instances do not survive a reboot, and the API server may be unreachable after one, so the agent restores the
 //! node from this file. It is written before each create: a recorded slice without an instance is an order, and an
-//! instance without a record belongs to somebody else. It also lists the compute modes, memory limits, lengths of time
+//! instance that the checkpoint does not list is foreign. It also lists the compute modes, memory limits, lengths of time
 //! slices and labels that pause DCGM that the agent must undo, so these are recorded before they are set.
 
 mod mirror;
@@ -21,8 +21,6 @@ use std::io;
 use std::path::{Path, PathBuf};
 use thiserror::Error;
 use two_files::{Contents, TwoFiles};
-
-pub const FOLDER: &str = "/var/lib/kerf";
 
 /// The file with the boot's id, which changes with each reboot.
 pub const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
@@ -69,8 +67,8 @@ pub enum CheckpointError {
         source: io::Error,
     },
     #[error(
-        "{} is in use: an agent serves this node, or another leaves it. A node is left once it is its agent's no more; a Job of an \
-         uninstall that an installation followed may be deleted", .0.display()
+        "{} is in use: an agent serves this node, or a Job releases it. Wait until that has ended; a Job of an uninstall before \
+         this installation may be deleted", .0.display()
     )]
     InUse(PathBuf),
     #[error("failed to write the checkpoint as JSON")]
@@ -90,7 +88,7 @@ impl fmt::Display for SetAside {
         let (paths, reason) = (paths.join(" and "), &self.reason);
         write!(
             f,
-            "the agent's record cannot be read ({reason}) and was kept as {paths}; slices that are on the GPUs \
+            "the agent's checkpoint cannot be read ({reason}) and was renamed to {paths}; slices that are on the GPUs \
              stay, and those of the node's pods come back by what these were assigned"
         )
     }
@@ -119,7 +117,7 @@ pub struct Checkpoint {
     folder: PathBuf,
     files: TwoFiles,
     mirror: Mirror,
-    /// The record on the disk; `None` if a failed write left it unknown.
+    /// The checkpoint on the disk; `None` if a failed write left it unknown.
     saved: Option<Record>,
     /// Held while the checkpoint is open. The kernel releases the lock when the process ends, even by a crash.
     _lock: File,
@@ -138,7 +136,7 @@ impl Checkpoint {
         let found = match parse(old, contents) {
             Ok(None) => Found::Nothing,
             Ok(Some(record)) => {
-                // An older agent's record counts as unsaved, so that the ledger's own files get it.
+                // An older agent's checkpoint counts as unsaved, so that the ledger's own files get it.
                 saved = Some(record.clone()).filter(|_| is_newest);
                 Found::Record(Box::new(record))
             }
@@ -153,8 +151,8 @@ impl Checkpoint {
         Ok((Self { folder: folder.to_owned(), files, mirror, saved, _lock: lock }, found))
     }
 
-    /// Writes the record unless the disk has it already. The record is durable when this returns; after an error the
-    /// disk has either the previous record or this one.
+    /// Writes the checkpoint unless the disk has it already. It is durable when this returns; after an error the
+    /// disk has either the previous checkpoint or this one.
     pub fn save(&mut self, record: &Record) -> Result<(), CheckpointError> {
         if self.saved.as_ref() == Some(record) {
             return Ok(());
@@ -197,7 +195,7 @@ impl Checkpoint {
     }
 }
 
-/// Names of all files that may hold a record.
+/// Names of all files that may hold a checkpoint.
 fn names() -> impl Iterator<Item = &'static str> {
     mirror::NAMES.into_iter().chain(two_files::NAMES)
 }
@@ -218,7 +216,7 @@ fn lock(folder: &Path) -> Result<File, CheckpointError> {
     }
 }
 
-/// Returns the record, or the reason why an existing one cannot be read.
+/// Returns the checkpoint, or the reason why an existing one cannot be read.
 fn parse(old: Old, contents: Contents) -> Result<Option<Record>, String> {
     match (old, contents) {
         (Some(old), _) => old.map(Some),

@@ -8,7 +8,7 @@ use mirror::NAMES as MIRROR_NAMES;
 use std::os::unix::fs::symlink;
 use two_files::NAMES;
 
-/// The record on the disk; it can be read while an agent holds it.
+/// The checkpoint on the disk; it can be read while an agent holds it.
 pub(crate) fn on_disk(folder: &Path) -> Option<Record> {
     let (_, contents) = TwoFiles::open(folder).unwrap();
     parse(Mirror::open(folder).unwrap().1, contents).unwrap()
@@ -142,7 +142,7 @@ fn a_failed_write_of_the_mirror_is_an_error_only_over_an_older_agents_record() {
     fs::create_dir(folder.path().join(MIRROR_NAMES[1])).unwrap();
     let (mut checkpoint, _) = open(folder.path());
     checkpoint.save(&record(1)).unwrap();
-    // An older agent's record would count as newer.
+    // An older agent's checkpoint would count as newer.
     fs::write(folder.path().join(MIRROR_NAMES[0]), old_text(5)).unwrap();
     drop(checkpoint);
     let (mut checkpoint, found) = open(folder.path());
@@ -192,7 +192,7 @@ fn a_newer_version_is_not_passed_over_for_an_older_record() {
     assert_eq!(reported.paths.len(), 3, "{reported}");
 }
 
-/// A record of a few blocks.
+/// A checkpoint of a few blocks.
 fn long(revision: u64) -> Record {
     let paused = (0..300).map(|number| format!("label-{number}-{revision}-{}", "x".repeat(40)));
     let mut record = record(revision);

@@ -19,10 +19,10 @@ pub(crate) async fn evidence(
         return was_here.then(|| "the agent before this one saw it".to_owned());
     }
     let asked = tokio::time::timeout(TIMEOUT, nodes.get_opt(name.as_str())).await;
-    of_node(asked.map_err(|late| late.to_string()).and_then(|node| node.map_err(|e| e.to_string())))
+    plugin_in_node(asked.map_err(|late| late.to_string()).and_then(|node| node.map_err(|e| e.to_string())))
 }
 
-fn of_node(node: Result<Option<Node>, String>) -> Option<String> {
+fn plugin_in_node(node: Result<Option<Node>, String>) -> Option<String> {
     let capacity = match node {
         Ok(node) => node?.status?.capacity?,
         Err(error) => return Some(format!("the Node cannot be read and may have devices of it: {error}")),

@@ -30,7 +30,7 @@ use tokio_util::sync::CancellationToken;
 const POLL_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Poll interval for the API server. It is long, because each node of the cluster sends two reads in each interval.
-const ASK: Duration = Duration::from_mins(1);
+const API_POLL_INTERVAL: Duration = Duration::from_mins(1);
 
 const TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -103,12 +103,12 @@ impl fmt::Display for Other {
 }
 
 /// Polls for conflicting managers.
-pub struct Lookout {
+pub struct ConflictPoller {
     client: Client,
     node: NodeName,
     plugin_folder: PathBuf,
     /// How long the device plugin's sockets must be missing before it counts as gone.
-    patience: Duration,
+    timeout: Duration,
     by_socket: Option<Other>,
     by_label: Option<Other>,
     by_slice: Option<Other>,
@@ -117,14 +117,14 @@ pub struct Lookout {
     ask_at: Instant,
 }
 
-impl Lookout {
+impl ConflictPoller {
     /// Polls on `node`, with the kubelet's folder of device plugin sockets. NVIDIA's plugin counts as gone once its
-    /// sockets were missing for `patience`. Until then the evidence from `before` this process counts.
+    /// sockets were missing for `timeout`. Until then the evidence from `before` this process counts.
     #[must_use]
     pub fn new(
         (client, node): (Client, NodeName),
         plugin_folder: PathBuf,
-        patience: Duration,
+        timeout: Duration,
         before: Option<String>,
     ) -> Self {
         let now = Instant::now();
@@ -134,7 +134,7 @@ impl Lookout {
             client,
             node,
             plugin_folder,
-            patience,
+            timeout,
             by_socket,
             by_label,
             by_slice,
@@ -147,7 +147,7 @@ impl Lookout {
     /// change.
     pub async fn watch(mut self, others: watch::Sender<Vec<Other>>, stop: CancellationToken) {
         let mut reported = None;
-        while let Some(found) = stop.run_until_cancelled(self.look()).await {
+        while let Some(found) = stop.run_until_cancelled(self.poll()).await {
             if reported.as_ref() != Some(&found) {
                 log(reported.as_deref().unwrap_or_default(), &found);
                 others.send_replace(found.clone());
@@ -157,24 +157,24 @@ impl Lookout {
         }
     }
 
-    async fn look(&mut self) -> Vec<Other> {
+    async fn poll(&mut self) -> Vec<Other> {
         let sockets = sockets::live(&self.plugin_folder).await;
         // After a failure `ask_at` stays, so that the next poll asks again.
         if Instant::now() >= self.ask_at && self.ask().await {
-            self.ask_at = Instant::now() + ASK;
+            self.ask_at = Instant::now() + API_POLL_INTERVAL;
         }
-        self.note_sockets(&sockets);
+        self.observe_sockets(&sockets);
         [&self.by_socket, &self.by_label, &self.by_slice].into_iter().flatten().cloned().collect()
     }
 
     /// Updates the evidence of sockets. A kubelet that restarts empties the folder, and a plugin that is rolled out or
     /// reloaded is away for longer. Both come back, and what kerf allocated meanwhile would be allocated twice.
-    fn note_sockets(&mut self, live: &[String]) {
+    fn observe_sockets(&mut self, live: &[String]) {
         if !live.is_empty() {
             self.live_at = Instant::now();
             let evidence = format!("its sockets answer: {}", live.join(", "));
             self.by_socket = Some(Other::new(Who::DevicePlugin, evidence));
-        } else if self.live_at.elapsed() >= self.patience {
+        } else if self.live_at.elapsed() >= self.timeout {
             self.by_socket = None;
         }
     }
@@ -204,10 +204,10 @@ async fn answer<T>(call: impl Future<Output = Result<T, kube::Error>>) -> Option
 
 fn log(before: &[Other], now: &[Other]) {
     for other in now.iter().filter(|other| !before.contains(other)) {
-        tracing::warn!(who = %other.who, evidence = other.evidence, remedy = other.remedy, "another manages GPUs here");
+        tracing::warn!(who = %other.who, evidence = other.evidence, remedy = other.remedy, "conflicting GPU manager found");
     }
     for other in before.iter().filter(|other| !now.iter().any(|o| o.who == other.who)) {
-        tracing::info!(who = %other.who, "it manages GPUs here no more");
+        tracing::info!(who = %other.who, "conflicting GPU manager is gone");
     }
 }
 

@@ -19,12 +19,12 @@ fn slices(names: &[&str]) -> Value {
     json!({"kind": "PartialObjectMetadataList", "apiVersion": "meta.k8s.io/v1", "metadata": {}, "items": items})
 }
 
-fn lookout(
+fn poller(
     folder: PathBuf,
     answer: impl Fn(&Asked) -> (u16, Value) + Send + Sync + 'static,
-) -> (Lookout, Log) {
+) -> (ConflictPoller, Log) {
     let (client, log) = api_stand_in::client(answer);
-    (Lookout::new((client, NodeName::new("n1")), folder, Duration::from_mins(1), None), log)
+    (ConflictPoller::new((client, NodeName::new("n1")), folder, Duration::from_mins(1), None), log)
 }
 
 fn who(others: &[Other]) -> Vec<Who> {
@@ -35,31 +35,31 @@ fn who(others: &[Other]) -> Vec<Who> {
 async fn each_manager_is_detected_by_its_evidence() {
     let folder = tempfile::tempdir().unwrap();
     let _plugin = UnixListener::bind(folder.path().join("nvidia-gpu.sock")).unwrap();
-    let (mut lookout, log) = lookout(folder.path().to_owned(), |asked| match asked.path.as_str() {
+    let (mut poller, log) = poller(folder.path().to_owned(), |asked| match asked.path.as_str() {
         "/api/v1/nodes/n1" => (200, node(&json!({"nvidia.com/mig.config.state": "pending"}))),
         "/apis/resource.k8s.io/v1/resourceslices" => (200, slices(&["n1-gpu"])),
         _ => api_stand_in::refusal(404),
     });
-    let found = lookout.look().await;
+    let found = poller.poll().await;
     assert_eq!(who(&found), [Who::DevicePlugin, Who::MigManager, Who::DraDriver]);
     for (other, evidence) in found.iter().zip(["nvidia-gpu.sock", "pending", "gpu.nvidia.com"]) {
         assert!(other.evidence.contains(evidence), "{other}");
     }
     let query = &log.all()[1].query;
     assert!(query.contains("spec.nodeName%3Dn1%2Cspec.driver%3Dgpu.nvidia.com"), "{query}");
-    lookout.look().await;
-    assert_eq!(log.all().len(), 2, "the API server is not asked at every look");
+    poller.poll().await;
+    assert_eq!(log.all().len(), 2, "the API server is not asked at every poll");
 }
 
 #[tokio::test]
 async fn a_node_without_other_managers_has_no_conflict() {
     let folder = tempfile::tempdir().unwrap();
     for code in [403, 404] {
-        let (mut lookout, _) = lookout(folder.path().to_owned(), move |asked| match asked.path.as_str() {
+        let (mut poller, _) = poller(folder.path().to_owned(), move |asked| match asked.path.as_str() {
             "/api/v1/nodes/n1" => (200, node(&json!({"nvidia.com/gpu.deploy.device-plugin": "true"}))),
             _ => api_stand_in::refusal(code),
         });
-        assert_eq!(lookout.look().await, [], "{code}");
+        assert_eq!(poller.poll().await, [], "{code}");
     }
 }
 
@@ -69,18 +69,17 @@ async fn a_detected_manager_stays_while_the_api_server_does_not_answer() {
     let folder = tempfile::tempdir().unwrap();
     let code = Arc::new(AtomicU16::new(200));
     let now = Arc::clone(&code);
-    let (mut lookout, _) =
-        lookout(folder.path().to_owned(), move |asked| match now.load(Ordering::Relaxed) {
-            200 | 201 if asked.path.ends_with("n1") => (200, node(&json!({}))),
-            200 => (200, slices(&["n1-gpu"])),
-            201 => (200, slices(&[])),
-            code => api_stand_in::refusal(code),
-        });
-    assert_eq!(who(&lookout.look().await), [Who::DraDriver]);
+    let (mut poller, _) = poller(folder.path().to_owned(), move |asked| match now.load(Ordering::Relaxed) {
+        200 | 201 if asked.path.ends_with("n1") => (200, node(&json!({}))),
+        200 => (200, slices(&["n1-gpu"])),
+        201 => (200, slices(&[])),
+        code => api_stand_in::refusal(code),
+    });
+    assert_eq!(who(&poller.poll().await), [Who::DraDriver]);
     for (answer, expected) in [(503, vec![Who::DraDriver]), (201, vec![])] {
         code.store(answer, Ordering::Relaxed);
-        lookout.ask_at = Instant::now();
-        assert_eq!(who(&lookout.look().await), expected, "{answer}");
+        poller.ask_at = Instant::now();
+        assert_eq!(who(&poller.poll().await), expected, "{answer}");
     }
 }
 
@@ -89,14 +88,14 @@ async fn a_plugin_stays_detected_while_its_sockets_are_briefly_missing() {
     let folder = tempfile::tempdir().unwrap();
     let socket = folder.path().join("nvidia-gpu.sock");
     let plugin = UnixListener::bind(&socket).unwrap();
-    let (mut lookout, _) = lookout(folder.path().to_owned(), |_| api_stand_in::refusal(404));
-    let before = lookout.look().await;
+    let (mut poller, _) = poller(folder.path().to_owned(), |_| api_stand_in::refusal(404));
+    let before = poller.poll().await;
     // The kubelet restarts and empties the folder.
     drop(plugin);
     std::fs::remove_file(&socket).unwrap();
-    assert_eq!(lookout.look().await, before);
-    lookout.live_at -= lookout.patience;
-    assert_eq!(lookout.look().await, []);
+    assert_eq!(poller.poll().await, before);
+    poller.live_at -= poller.timeout;
+    assert_eq!(poller.poll().await, []);
 }
 
 #[tokio::test]
@@ -104,19 +103,19 @@ async fn earlier_evidence_for_a_plugin_expires_without_sockets() {
     let folder = tempfile::tempdir().unwrap();
     let (client, _) = api_stand_in::client(|_| api_stand_in::refusal(404));
     let (of, before) = ((client, NodeName::new("n1")), Some("it was seen".to_owned()));
-    let mut lookout = Lookout::new(of, folder.path().to_owned(), Duration::from_mins(1), before);
-    assert_eq!(who(&lookout.look().await), [Who::DevicePlugin]);
-    lookout.live_at -= lookout.patience;
-    assert_eq!(lookout.look().await, []);
+    let mut poller = ConflictPoller::new(of, folder.path().to_owned(), Duration::from_mins(1), before);
+    assert_eq!(who(&poller.poll().await), [Who::DevicePlugin]);
+    poller.live_at -= poller.timeout;
+    assert_eq!(poller.poll().await, []);
 }
 
 #[tokio::test]
 async fn the_first_result_is_always_reported() {
     let folder = tempfile::tempdir().unwrap();
-    let (lookout, _) = lookout(folder.path().to_owned(), |_| api_stand_in::refusal(404));
+    let (poller, _) = poller(folder.path().to_owned(), |_| api_stand_in::refusal(404));
     let (sender, mut others) = watch::channel(Vec::new());
     let stop = CancellationToken::new();
-    let watching = tokio::spawn(lookout.watch(sender, stop.clone()));
+    let watching = tokio::spawn(poller.watch(sender, stop.clone()));
     others.changed().await.unwrap();
     assert_eq!(*others.borrow(), []);
     stop.cancel();

@@ -35,7 +35,7 @@ pub struct Allocations {
 enum Said {
     /// It requested a preference; `Allocate` follows.
     Asks(Instant),
-    /// It called `Allocate`, so it takes devices.
+    /// The container's `Allocate` call is running.
     Takes(Instant),
 }
 
@@ -54,7 +54,7 @@ impl Allocations {
         drop(open);
     }
 
-    /// Notes a call of `Allocate`.
+    /// Records a call of `Allocate`.
     pub(super) fn note(&self) {
         self.say(Said::Takes(Instant::now()));
     }

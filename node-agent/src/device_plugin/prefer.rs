@@ -27,7 +27,7 @@ enum Rank {
 impl Rank {
     const ALL: [Self; 3] = [Self::Reserved, Self::Held, Self::Withdrawn];
 
-    fn of(device: Option<&ListedDevice>) -> Self {
+    fn from_device(device: Option<&ListedDevice>) -> Self {
         match device {
             Some(device) if device.healthy && !device.held => Self::Reserved,
             Some(device) if device.healthy => Self::Held,
@@ -55,10 +55,11 @@ pub(super) fn prefer(
     let device = |id: &String| list.iter().find(|d| d.id.as_str() == id);
     let mut preferred: Vec<&String> = required.iter().collect();
     for rank in Rank::ALL {
-        let ids = available.iter().filter(|id| !required.contains(id) && Rank::of(device(id)) == rank);
+        let ids =
+            available.iter().filter(|id| !required.contains(id) && Rank::from_device(device(id)) == rank);
         let owner = |id: &&String| device(id).filter(|_| rank == Rank::Reserved)?.reserved_for.as_ref();
         let wanted = size.saturating_sub(preferred.len());
-        for ids in by_pod(ids, owner, required.first(), wanted) {
+        for ids in grouped_by_pod(ids, owner, required.first(), wanted) {
             let wanted = size.saturating_sub(preferred.len());
             let taken: Vec<&ListedDevice> = preferred.iter().filter_map(|id| device(id)).collect();
             let groups = ordered(groups(ids.into_iter(), device), &taken, wanted);
@@ -70,7 +71,7 @@ pub(super) fn prefer(
 
 /// Groups the devices by the pods that they are reserved for: first the pod of a required device, then pods with
 /// enough, tightest first.
-fn by_pod<'a, 'l>(
+fn grouped_by_pod<'a, 'l>(
     ids: impl Iterator<Item = &'a String>,
     pod: impl Fn(&&'a String) -> Option<&'l PodUid>,
     required: Option<&'a String>,

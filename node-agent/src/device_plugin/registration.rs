@@ -28,7 +28,7 @@ use tonic::transport::{Channel, Endpoint, Server};
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
 
 /// How long one registration may take: the kubelet dials back, for up to ten seconds.
-const REGISTER: Duration = Duration::from_secs(15);
+const REGISTER_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// How many names register concurrently.
 const AT_ONCE: usize = 8;
@@ -36,7 +36,7 @@ const AT_ONCE: usize = 8;
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// After how many checks without a stream a name registers again.
-const LOOKS_WITHOUT_STREAM: u32 = 3;
+const CHECK_LIMIT: u32 = 3;
 
 #[derive(Debug, Clone)]
 pub struct Served {
@@ -101,7 +101,7 @@ struct Socket {
     path: PathBuf,
     identity: Option<Identity>,
     streams: Streams,
-    looks_without_stream: u32,
+    checks_without_stream: u32,
 }
 
 /// All servers between one start of the kubelet and the next.
@@ -124,7 +124,7 @@ impl Run {
         let identity = identity(&kubelet)
             .ok_or_else(|| format!("{} is not there; is the kubelet running?", kubelet.display()))?;
         let endpoint = Endpoint::from_shared(format!("unix://{}", kubelet.display()));
-        let channel = endpoint.map_err(|e| e.to_string())?.timeout(REGISTER).connect_lazy();
+        let channel = endpoint.map_err(|e| e.to_string())?.timeout(REGISTER_TIMEOUT).connect_lazy();
         let mut all = Self { kubelet, identity, sockets: Vec::new(), servers: JoinSet::new(), channel };
         for served in names {
             all.serve_one(folder, served, events, run)?;
@@ -165,7 +165,7 @@ impl Run {
             }
         });
         let identity = identity(&path);
-        self.sockets.push(Socket { name, path, identity, streams, looks_without_stream: 0 });
+        self.sockets.push(Socket { name, path, identity, streams, checks_without_stream: 0 });
         Ok(())
     }
 
@@ -217,13 +217,13 @@ impl Run {
 
     fn cut_off(&mut self) -> Vec<ResourceName> {
         for socket in &mut self.sockets {
-            let silent = socket.streams.count() == 0;
-            socket.looks_without_stream = if silent { socket.looks_without_stream + 1 } else { 0 };
+            let unwatched = socket.streams.count() == 0;
+            socket.checks_without_stream = if unwatched { socket.checks_without_stream + 1 } else { 0 };
         }
-        let silent = self.sockets.iter_mut().filter(|s| s.looks_without_stream >= LOOKS_WITHOUT_STREAM);
-        silent
+        let unwatched = self.sockets.iter_mut().filter(|s| s.checks_without_stream >= CHECK_LIMIT);
+        unwatched
             .map(|socket| {
-                socket.looks_without_stream = 0;
+                socket.checks_without_stream = 0;
                 socket.name
             })
             .collect()
@@ -314,7 +314,7 @@ mod tests {
         let serving = tokio::spawn(serving);
         let _dialled = kubelet.accept().await.unwrap();
         stop.cancel();
-        let ended = tokio::time::timeout(REGISTER / 3, serving).await;
+        let ended = tokio::time::timeout(REGISTER_TIMEOUT / 3, serving).await;
         assert!(ended.is_ok(), "it waits for the kubelet's answer");
     }
 }

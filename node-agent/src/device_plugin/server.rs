@@ -104,8 +104,8 @@ impl DevicePlugin for Plugin {
     ) -> Result<Response<AllocateResponse>, Status> {
         self.allocations.note();
         let containers = request.into_inner().container_requests;
-        // Keep the list locked until the event is sent, so that a decision that withdraws a device first learns of its
-        // allocation.
+        // Keep the list locked until the event is sent, so that a decision that withdraws a device sees the allocation
+        // first.
         let list = self.list.borrow();
         let mut container_responses = Vec::new();
         for container in containers {

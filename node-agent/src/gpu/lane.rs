@@ -26,7 +26,7 @@ impl Lane {
     }
 
     /// Starts a thread with an open backend that cannot be reopened: after its close, NVML itself has to be opened.
-    pub(super) fn of(name: String, opened: Box<dyn GpuBackend>) -> std::io::Result<Self> {
+    pub(super) fn with_backend(name: String, opened: Box<dyn GpuBackend>) -> std::io::Result<Self> {
         let closed = || Err(GpuError::Call { call: "nvmlInit_v2", code: NvmlCode::Uninitialized });
         Self::serve(name, Backend { opened: Some(opened), open: Box::new(closed) })
     }

@@ -10,4 +10,4 @@ pub use kerf_nvml::{
     Compute, ComputeMode, ComputePart, Driver, Gpu, GpuBackend, GpuError, GpuEvent, GpuInstance, GpuTrouble,
     Holder, Holders, MigMode, ModeRefusal, NvmlCode, Process, RowRemapping, Topology, Utilization,
 };
-pub use thread::{GpuThread, Open, Silent};
+pub use thread::{GpuThread, Open, Unresponsive};

@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 pub use super::lane::Open;
 
 /// GPUs that never answered, by index, with the error of the last observation.
-pub type Silent = BTreeMap<u32, GpuError>;
+pub type Unresponsive = BTreeMap<u32, GpuError>;
 
 /// The timeout for a GPU that has answered before. On a busy node the slowest calls take a few seconds, and the next
 /// step on any GPU waits meanwhile. A driver that is just being loaded and a switch of the MIG mode get the full
@@ -57,10 +57,10 @@ impl GpuThread {
 
     /// Observes each GPU, as [`GpuBackend::observe`] does, and returns those that never answered apart. A GPU that
     /// exceeds the timeout is returned as it was last seen, with that fault. Fails if NVML itself does not answer.
-    pub async fn observe(&self) -> Result<(Vec<Gpu>, Silent), GpuError> {
+    pub async fn observe(&self) -> Result<(Vec<Gpu>, Unresponsive), GpuError> {
         let looks = self.lanes().await?.into_iter().map(|one| async move {
             let timeout = if one.seen.is_empty() { self.timeout } else { self.answer_timeout() };
-            one.lane.ask(timeout, |backend| Ok((backend.observe()?, backend.silent().clone()))).await
+            one.lane.ask(timeout, |backend| Ok((backend.observe()?, backend.unresponsive().clone()))).await
         });
         let looks = join_all(looks).await;
         if let Some(error) = looks.iter().find_map(|look| look.as_ref().err().filter(|e| e.needs_reopening()))
@@ -68,19 +68,19 @@ impl GpuThread {
             self.close(error.clone()).await;
             return Err(error.clone());
         }
-        let (mut seen, mut silent) = (Vec::new(), Silent::new());
+        let (mut seen, mut unresponsive) = (Vec::new(), Unresponsive::new());
         for ((one, look), index) in self.lock().iter_mut().zip(looks).zip(0..) {
             match look {
                 Ok((gpus, never)) => {
                     one.seen = gpus;
-                    silent.extend(never);
+                    unresponsive.extend(never);
                 }
-                Err(fault) if one.seen.is_empty() => drop(silent.insert(index, fault)),
+                Err(fault) if one.seen.is_empty() => drop(unresponsive.insert(index, fault)),
                 Err(fault) => one.seen.iter_mut().for_each(|gpu| gpu.fault = Some(fault.clone())),
             }
             seen.extend(one.seen.iter().cloned());
         }
-        Ok((each_once(seen), silent))
+        Ok((each_once(seen), unresponsive))
     }
 
     /// Calls [`GpuBackend::utilization`]; the result lacks GPUs that cannot be queried.
@@ -162,9 +162,9 @@ impl GpuThread {
         let lane = if let Some(lane) = self.lane_of(&gpu) {
             lane
         } else {
-            let (_, silent) = self.observe().await?;
+            let (_, unresponsive) = self.observe().await?;
             // The requested GPU may be the one that never answered, so return that error.
-            let missing = silent.into_values().next();
+            let missing = unresponsive.into_values().next();
             self.lane_of(&gpu).ok_or_else(|| missing.unwrap_or(GpuError::NoSuchGpu(gpu)))?
         };
         let result = lane.ask(timeout, call).await;
@@ -201,7 +201,7 @@ impl GpuThread {
             let count = backend.count()?;
             let mut gpus = gpus.lock().unwrap_or_else(PoisonError::into_inner);
             for index in (0..count).skip(gpus.len()) {
-                let lane = Lane::of(format!("nvml-{index}"), backend.for_one(index));
+                let lane = Lane::with_backend(format!("nvml-{index}"), backend.for_one(index));
                 let lane = lane.map_err(|error| GpuError::Thread(error.to_string()))?;
                 gpus.push(OneGpu { lane, seen: Vec::new() });
             }
@@ -318,8 +318,8 @@ mod tests {
         made.unwrap();
         // The thread does not wait again for a request that timed out, and returns the GPU as it was last seen.
         let begun = Instant::now();
-        let (seen, silent) = thread.observe().await.unwrap();
-        assert!(begun.elapsed() < Duration::from_millis(200) && silent.is_empty());
+        let (seen, unresponsive) = thread.observe().await.unwrap();
+        assert!(begun.elapsed() < Duration::from_millis(200) && unresponsive.is_empty());
         assert_eq!(faults(&seen), [Some(GpuError::Hangs(0)), None]);
         assert_eq!((&seen[0].instances, seen[1].instances.len()), (&before[0].instances, 1));
         assert_eq!(thread.create(uuid(0), wanted(2), None).await, Err(GpuError::Hangs(0)));
@@ -342,9 +342,9 @@ mod tests {
         let gpus = FakeGpus::new(&["L4-24GB", "L4-24GB"]);
         gpus.set_hanging(1, true);
         let thread = threads(&gpus, Duration::from_millis(50));
-        let (seen, silent) = thread.observe().await.unwrap();
+        let (seen, unresponsive) = thread.observe().await.unwrap();
         assert_eq!(seen.iter().map(|gpu| gpu.index).collect::<Vec<_>>(), [0]);
-        assert_eq!(silent, Silent::from([(1, GpuError::Hangs(0))]));
+        assert_eq!(unresponsive, Unresponsive::from([(1, GpuError::Hangs(0))]));
         assert_eq!(
             thread.set_compute_mode(uuid(1), ComputeMode::ExclusiveProcess).await,
             Err(GpuError::Hangs(0)),

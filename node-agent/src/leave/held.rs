@@ -33,12 +33,12 @@ impl Held {
         let Some(object) = object else { return Ok(None) };
         let unreadable = |source| LeaveError::Unreadable { node: node.clone(), source };
         let status = object.read_status().map_err(unreadable)?.unwrap_or_default();
-        Ok(Some(Self::of(status, ledger)))
+        Ok(Some(Self::from_status(status, ledger)))
     }
 
     /// An agent that ends reports no slice as ready. So a slice that was granted and not yet listed is known by its
     /// reservation alone.
-    fn of(status: GpuNodeStatus, wanted: &[WantedSlice]) -> Self {
+    fn from_status(status: GpuNodeStatus, wanted: &[WantedSlice]) -> Self {
         let mut held = Self::default();
         let reserved = || wanted.iter().filter(|wanted| wanted.reservation.is_some());
         let is_held = |s: &SliceStatus| {

@@ -29,10 +29,6 @@ use std::time::{Duration, Instant};
 use thiserror::Error;
 use tokio::sync::oneshot;
 
-/// How long the names are removed repeatedly. The kubelet remembers a plugin for five minutes after its socket is gone
-/// (`endpointStopGracePeriod`), writes its names at every tick, and once more, as 0, when it forgets it.
-pub const SETTLED: Duration = Duration::from_mins(6);
-
 /// The interval between two reads of the names: two of the kubelet's ticks.
 const POLL_INTERVAL: Duration = Duration::from_secs(20);
 
@@ -64,7 +60,9 @@ pub struct Leave {
     pub stop_mps: Undo<GpuUuid>,
     /// Removes all CDI specs but those of these devices, which are held: a container that restarts needs its spec.
     pub remove_cdi: Undo<DeviceId>,
-    /// How long the kubelet gets to forget the names, usually [`SETTLED`].
+    /// How long the names are removed repeatedly, usually six minutes. The kubelet remembers a plugin for five minutes
+    /// after its socket is gone (`endpointStopGracePeriod`), writes its names at every tick, and once more, as 0, when
+    /// it forgets it.
     pub settle: Duration,
 }
 
@@ -199,7 +197,7 @@ async fn remove_labels(nodes: &Api<Node>, node: &NodeName, no_gfd_labels: bool) 
     let owned: BTreeSet<String> = Kind::ALL.into_iter().map(keys::node_kind_label).chain(others).collect();
     let result = async {
         let object = nodes.get_metadata(node.as_str()).await?;
-        let others = gfd_labels::of_nfd(object.metadata.annotations.as_ref());
+        let others = gfd_labels::names_from_nfd(object.metadata.annotations.as_ref());
         let is_ours = |key: &String| {
             owned.contains(key) || !no_gfd_labels && is_published(key) && !others.contains(key)
         };

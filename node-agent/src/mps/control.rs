@@ -46,12 +46,12 @@ pub enum AskError {
 impl Control {
     pub async fn ask(&self, word: Word) -> Result<Answer, AskError> {
         // `quit` answers only when the clients have ended.
-        let patience = match word {
+        let timeout = match word {
             Word::Quit { within } => self.timeout + Duration::from_secs(within),
             _ => self.timeout,
         };
-        let said = tokio::time::timeout(patience, self.say(word)).await;
-        let output = said.map_err(|_| AskError::Timeout(patience))?;
+        let said = tokio::time::timeout(timeout, self.say(word)).await;
+        let output = said.map_err(|_| AskError::Timeout(timeout))?;
         let output = output.map_err(|source| AskError::Program { program: self.program.clone(), source })?;
         read(word, &output)
     }

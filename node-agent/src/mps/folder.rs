@@ -133,8 +133,8 @@ impl Folder {
         noted.or_else(|| self.path.exists().then_some(ComputeMode::Default))
     }
 
-    /// Notes the compute mode. Creates the folder if needed.
-    pub fn note_mode(&self, mode: ComputeMode) -> io::Result<()> {
+    /// Records the compute mode. Creates the folder if needed.
+    pub fn write_mode(&self, mode: ComputeMode) -> io::Result<()> {
         fs::create_dir_all(&self.path)?;
         fs::write(self.path.join(MODE_NAME), mode.as_str())
     }
@@ -156,7 +156,7 @@ impl Folder {
         text.trim().parse().unwrap_or(0)
     }
 
-    /// Notes that another daemon is being started. The rename makes an interrupted write leave the earlier number.
+    /// Records that another daemon is being started. The rename makes an interrupted write leave the earlier number.
     pub fn set_generation(&self, generation: u64) -> io::Result<()> {
         let next = self.path.join("generation.next");
         fs::write(&next, format!("{generation}\n"))?;
@@ -243,7 +243,7 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         let (noted, old) = (Folder::new(root.path(), "GPU-1"), Folder::new(root.path(), "GPU-2"));
         assert_eq!(noted.mode_before(), None);
-        noted.note_mode(ComputeMode::Other).unwrap();
+        noted.write_mode(ComputeMode::Other).unwrap();
         old.prepare().unwrap();
         noted.clear().unwrap();
         let all = [("GPU-1", ComputeMode::Other), ("GPU-2", ComputeMode::Default)];

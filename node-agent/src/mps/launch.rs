@@ -111,7 +111,7 @@ pub fn become_daemon() -> ExitCode {
 }
 
 impl Args {
-    /// Notes the process before it becomes the daemon, so that an agent that is killed at any time finds it again.
+    /// Records the process before it becomes the daemon, so that an agent that is killed at any time finds it again.
     fn run(&self) -> Result<(), LaunchError> {
         // Leaves the agent's terminal and process group, so that nothing that ends the agent ends the daemon. The
         // daemon's servers form its group.
@@ -131,7 +131,8 @@ fn note(file: &Path) -> Result<(), LaunchError> {
     if let Some(other) = ProcessId::noted(file) {
         return Err(LaunchError::Runs(other.pid));
     }
-    let own = ProcessId::of(std::process::id()).ok_or_else(|| std::io::Error::other("/proc is not mounted"));
+    let own =
+        ProcessId::from_pid(std::process::id()).ok_or_else(|| std::io::Error::other("/proc is not mounted"));
     own.and_then(|own| own.note(file))
         .map_err(|source| LaunchError::PidFile { path: file.to_owned(), source })
 }

@@ -38,7 +38,7 @@ impl Process {
     pub fn started(child: Child) -> io::Result<Self> {
         // It is not reaped yet, so the pid is still its own. But it may have ended, and then it has no start time to
         // read.
-        let id = ProcessId::of(child.id()).unwrap_or(ProcessId { pid: child.id(), started: 0 });
+        let id = ProcessId::from_pid(child.id()).unwrap_or(ProcessId { pid: child.id(), started: 0 });
         Self::watch(id, Some(child))
     }
 

@@ -17,7 +17,7 @@ pub(super) struct ProcessId {
 
 impl ProcessId {
     /// The process that now has this pid, unless it has ended.
-    pub fn of(pid: u32) -> Option<Self> {
+    pub fn from_pid(pid: u32) -> Option<Self> {
         Stat::read(pid).filter(Stat::runs).map(|stat| stat.id)
     }
 
@@ -39,7 +39,7 @@ impl ProcessId {
     }
 
     pub fn runs(self) -> bool {
-        Self::of(self.pid) == Some(self)
+        Self::from_pid(self.pid) == Some(self)
     }
 
     fn parse(text: &str) -> Option<Self> {
@@ -157,7 +157,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("daemon.pid");
         assert_eq!(ProcessId::noted(&file), None);
-        let own = ProcessId::of(std::process::id()).unwrap();
+        let own = ProcessId::from_pid(std::process::id()).unwrap();
         own.note(&file).unwrap();
         assert_eq!(ProcessId::noted(&file), Some(own));
         ProcessId { started: own.started - 1, ..own }.note(&file).unwrap();

@@ -102,7 +102,7 @@ impl Target {
 
     async fn perform(&mut self, action: Action) -> Outcome {
         match action {
-            Action::Look => Outcome::Looked(self.look().await),
+            Action::Inspect => Outcome::Inspected(self.inspect().await),
             Action::SetExclusive(exclusive) => {
                 info!(target = self.name, exclusive, "setting the compute mode");
                 Outcome::ModeSet(exclusive, self.set_exclusive(exclusive).await)
@@ -140,7 +140,7 @@ impl Target {
             before
         } else {
             let before = self.modes.mode(&self.name).await?;
-            let noted = self.folder.note_mode(before);
+            let noted = self.folder.write_mode(before);
             noted.map_err(|error| format!("failed to prepare the daemon's folder: {error}"))?;
             before
         };
@@ -149,7 +149,7 @@ impl Target {
     }
 
     /// Adopts a daemon that an earlier agent started, or removes what an ended one left.
-    async fn look(&mut self) -> Result<Found, String> {
+    async fn inspect(&mut self) -> Result<Found, String> {
         self.process = Process::adopt(&self.folder.pid_file()).map_err(|error| error.to_string())?;
         self.folder.listening().unwrap_or(&self.folder.daemon).clone_into(&mut self.control.pipe);
         if let Some(process) = &self.process {

@@ -56,7 +56,7 @@ impl Listed {
         Self { healthy: false, shown: self.shown, ..Self::healthy(since) }
     }
 
-    /// Takes an answer of the kubelet that has the device, or lacks it.
+    /// Records whether the kubelet's answer listed the device.
     fn saw(&mut self, shown: bool, asked: Instant) {
         if shown {
             self.shown |= !self.healthy || asked >= self.since;

@@ -95,7 +95,10 @@ fn a_pod_gets_a_slice_reserved_under_another_models_name() {
 
 /// A node with detection of other managers.
 fn watched() -> Scene {
-    Scene::of(FakeGpus::new(&["H100-80GB"]), Settings { detect_conflicts: true, ..Settings::default() })
+    Scene::with_settings(
+        FakeGpus::new(&["H100-80GB"]),
+        Settings { detect_conflicts: true, ..Settings::default() },
+    )
 }
 
 const PLUGIN: &str = "NVIDIA's device plugin manages GPUs of this node: its sockets answer.";
@@ -127,8 +130,10 @@ fn a_contested_node_registers_no_name_and_cuts_nothing() {
 #[test]
 fn holders_are_listed_again_after_a_conflict_before_anything_is_offered() {
     const GPU: &str = "nvidia.com/gpu";
-    let mut scene =
-        Scene::of(FakeGpus::new(&["T4-16GB"]), Settings { detect_conflicts: true, ..Settings::default() });
+    let mut scene = Scene::with_settings(
+        FakeGpus::new(&["T4-16GB"]),
+        Settings { detect_conflicts: true, ..Settings::default() },
+    );
     scene.node.on_conflicts(vec![PLUGIN.to_owned()], scene.now);
     scene.list_holders();
     scene.decide();

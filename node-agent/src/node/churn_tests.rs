@@ -69,7 +69,7 @@ struct Identity {
 }
 
 impl Identity {
-    fn of(reservation: &Reservation) -> Self {
+    fn from_reservation(reservation: &Reservation) -> Self {
         Self { uid: reservation.uid.clone(), key: reservation.key(), staged: reservation.alone }
     }
 }
@@ -277,7 +277,7 @@ impl Life {
             self.corrupt = false;
             // Assume that it had listed its pods. A restart between Allocate and the next list is another case.
             self.pods.values_mut().for_each(|pod| pod.listed = true);
-            self.note_admitted();
+            self.observe_admitted();
             self.report_pods();
             self.ask_and_answer();
             self.unpick();
@@ -362,7 +362,7 @@ impl Life {
         };
         let ordinary = || unbound.iter().find(|(r, _)| !r.alone && of_name(r));
         if let Some((reservation, _)) = own.or_else(other).or_else(ordinary) {
-            return Identity::of(reservation);
+            return Identity::from_reservation(reservation);
         }
         self.strangers += 1;
         let name = format!("x{}", self.strangers);
@@ -410,11 +410,11 @@ impl Life {
         if let Some(pod) = self.pods.values_mut().nth(choice % count) {
             pod.listed = true;
         }
-        self.note_admitted();
+        self.observe_admitted();
     }
 
     /// A pod's status shows admission once the kubelet would list the pod.
-    fn note_admitted(&mut self) {
+    fn observe_admitted(&mut self) {
         for pod in self.pods.values().filter(|pod| pod.listed) {
             if let Some(known) = self.roster.get_mut(&pod.identity.uid) {
                 known.admitted = true;
@@ -436,7 +436,7 @@ impl Life {
         for pod in self.pods.values_mut() {
             pod.listed |= self.now > pod.since + Duration::from_millis(500);
         }
-        self.note_admitted();
+        self.observe_admitted();
         let healthy = self.taken.iter().map(|(name, list)| {
             (*name, list.iter().filter(|(_, healthy)| **healthy).map(|(device, _)| device.clone()).collect())
         });
@@ -498,7 +498,7 @@ impl Life {
         self.taken.values_mut().flat_map(BTreeMap::values_mut).for_each(|healthy| *healthy = false);
         self.pods.values_mut().for_each(|pod| pod.listed = true);
         (self.allocatable, self.holders) = (None, None);
-        self.note_admitted();
+        self.observe_admitted();
         self.unpick();
         self.node.on_gpus(Ok(self.gpus.gpus()));
         self.node.on_registration(Ok(self.node.resource_names()));

@@ -43,7 +43,7 @@ impl Conflicts {
         self.had_plugin = restored.plugin;
     }
 
-    /// Writes what a restart needs into the record.
+    /// Writes what a restart needs into the checkpoint.
     pub(super) fn save(&self, record: &mut Restored) {
         let is_plugin = |manager: &String| manager.contains(&Who::DevicePlugin.to_string());
         let managers = self.managers.as_ref();
@@ -74,13 +74,13 @@ impl Conflicts {
         event
     }
 
-    /// Whether the agent has looked for conflicting managers.
+    /// Whether the agent has checked for conflicting managers.
     pub(super) fn are_known(&self) -> bool {
         self.managers.is_some()
     }
 
-    /// Whether the agent has looked for conflicting managers, or does not do so.
-    pub(super) fn has_looked(&self) -> bool {
+    /// Whether the agent has checked for conflicting managers, or does not check.
+    pub(super) fn is_checked(&self) -> bool {
         self.are_known() || !self.is_enabled
     }
 
@@ -113,9 +113,9 @@ impl Conflicts {
     pub(super) fn text(&self) -> Option<String> {
         let managers = self.managers.as_deref().unwrap_or_default();
         let unknown = if self.may_manage() {
-            "who else manages the node's GPUs is being looked at"
+            "kerf checks whether another manager serves the node's GPUs"
         } else {
-            "what others gave of the node's GPUs is being asked for"
+            "kerf reads which of the node's GPUs another manager has allocated"
         };
         if managers.is_empty() {
             self.is_contested().then(|| unknown.to_owned())

@@ -52,7 +52,7 @@ struct Needed {
 
 impl Needed {
     /// The sum of these shares on a GPU with this memory. Without compute limits each share may use the whole GPU.
-    fn of(shapes: impl Iterator<Item = Shape>, gpu: MemoryMib, limits_compute: bool) -> Self {
+    fn sum(shapes: impl Iterator<Item = Shape>, gpu: MemoryMib, limits_compute: bool) -> Self {
         let compute = |shape: Shape| if limits_compute { shape.compute_of(gpu) } else { gpu.0 * 100 };
         shapes.fold(Self::default(), |sum, shape| Self {
             memory: MemoryMib(sum.memory.0 + shape.size().share_memory().0),
@@ -100,7 +100,7 @@ impl MpsDaemons {
         self.were_exclusive.clone_from(&restored.exclusive);
     }
 
-    /// Writes what a restart needs into the record.
+    /// Writes what a restart needs into the checkpoint.
     pub(super) fn save(&self, record: &mut Restored, wanted: &BTreeMap<GpuUuid, WantedDaemon>) {
         let exclusive = wanted.iter().filter(|(_, d)| d.exclusive).map(|(gpu, _)| gpu);
         let kept = self.were_exclusive.iter().filter(|gpu| self.has(gpu));
@@ -128,7 +128,7 @@ impl MpsDaemons {
         lost
     }
 
-    /// Notes that the clients of a GPU's MPS server have lost their work. If the daemon restarts for that, it is the
+    /// Records that the clients of a GPU's MPS server have lost their work. If the daemon restarts for that, it is the
     /// same loss.
     pub(super) fn take_loss(&mut self, gpu: &GpuUuid) {
         self.reported.insert(gpu.clone());
@@ -206,7 +206,7 @@ impl<'a> MpsService<'a> {
         let device = share_device(&gpu.uuid, id);
         let mps = placement.reservations.rule(gpu).mps;
         let needed =
-            |shapes: &mut dyn Iterator<Item = Shape>| Needed::of(shapes, gpu.memory, mps.limits_compute());
+            |shapes: &mut dyn Iterator<Item = Shape>| Needed::sum(shapes, gpu.memory, mps.limits_compute());
         let shares = placement.slices.shares();
         let own = needed(&mut shares.get(&device).map(|s| s.shape).into_iter());
         if mps.is_one_size() {

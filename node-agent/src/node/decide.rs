@@ -16,7 +16,9 @@ use super::planning::Planner;
 use super::recovery::Recovery;
 use super::service::Service;
 use super::steps::Steps;
-use super::{Decision, Kept, Node, NodeEvent, Report, Restored, WantedDaemon, acceptance, desired_changed};
+use super::{
+    Decision, DesiredSlices, Node, NodeEvent, Report, Restored, WantedDaemon, acceptance, desired_changed,
+};
 use kerf_core::closeness::Closeness;
 use kerf_core::contract::{OverUse, Shape, WantedSlice};
 use kerf_core::names::{GpuUuid, PodKey, PodUid, SliceId};
@@ -54,10 +56,10 @@ impl Node {
         for gpu in recovered {
             self.events.emit(NodeEvent::GpuRecovered { gpu });
         }
-        let mut wakes =
+        let mut due =
             vec![expected, next_recovered, self.facts.pass_time(now), self.health.await_leader(now)];
         let known = Known::new(&self.facts, &self.health, &self.conflicts);
-        self.health.note_complete(known.holders && known.gpus);
+        self.health.observe_complete(known.holders && known.gpus);
         self.facts.adopt(known.holders);
         let Facts { reservations, pods, .. } = &self.facts;
         self.bindings.take_pods(reservations.all().map(|r| &r.uid), |uid| pods.is_bound(uid));
@@ -69,11 +71,11 @@ impl Node {
         let steps = self.plan(known, now);
         let (existing, offered) = self.offer(known, now);
         let (wants_holders, next_list) = self.facts.account.look(now);
-        wakes.extend([next_list, self.advertised.drop_ids(&self.facts.account, now)]);
-        wakes.extend([self.recovery.next_write(now), self.recovery.until()]);
+        due.extend([next_list, self.advertised.drop_ids(&self.facts.account, now)]);
+        due.extend([self.recovery.next_write(now), self.recovery.until()]);
         let step = self.choose(steps, now);
-        wakes.extend([self.pausing.ends(), self.steps.next(now)]);
-        wakes.push(self.advertised.revoked_at(now).then_some(now));
+        due.extend([self.pausing.ends(), self.steps.next(now)]);
+        due.push(self.advertised.revoked_at(now).then_some(now));
         let next = Next {
             wants_holders: wants_holders
                 || self.conflicts.awaits_holders()
@@ -81,14 +83,14 @@ impl Node {
             wants_observation: expected.is_some()
                 || self.steps.has_passing_obstacle()
                 || has_passing_orphan(&self.facts, &self.steps),
-            wake: wakes.into_iter().flatten().min(),
+            next_at: due.into_iter().flatten().min(),
         };
         let mut decision = self.finish(known, &existing, &offered, (step, next));
         self.bindings.take_status(ready_pods(self.facts.reservations.desired(), &decision.status));
         let is_open = acceptance::trouble(&self.facts, &self.health, &self.conflicts).is_none();
         if is_open && self.facts.upkeep(&decision.status, now) {
             desired_changed(&self.facts, &mut self.steps, &mut self.advertised);
-            decision.next.wake = Some(now);
+            decision.next.next_at = Some(now);
         }
         decision
     }
@@ -128,7 +130,7 @@ impl Node {
         let mps = MpsService::new(&self.mps, self.facts.gpu_use(), &self.conflicts);
         let (facts, advertised, access) = (&self.facts, &self.advertised, &self.access);
         let service = Service { facts, advertised, mps, access };
-        let unserved = self.steps.note_unserved(&existing, &service, now);
+        let unserved = self.steps.set_unserved(&existing, &service, now);
         for slice in &mut existing {
             slice.served = !unserved.contains(&slice.device);
         }
@@ -183,7 +185,7 @@ impl Node {
         let may_begin = !self.recovery.is_running() && !self.conflicts.is_closed();
         let may_name = self.advertised.may_name(may_begin, known.gpus);
         let lengths = self.facts.rules().lengths();
-        self.recovery.note_lengths(&lengths);
+        self.recovery.observe_lengths(&lengths);
         let (events, look_up) = (self.events.take(), self.facts.reservations.take_look_ups());
         let Self { facts, health, advertised, recovery, conflicts, mps, access, pausing, .. } = &*self;
         let daemons = MpsService::new(mps, facts.gpu_use(), conflicts).wanted();
@@ -199,7 +201,7 @@ impl Node {
             let_go: conflicts.let_go(is_quiet, mps.folder()),
             step,
             record: record(known.gpus, facts, (mps, &daemons), conflicts, recovery, pausing),
-            kept: health.was_complete().then(|| kept(facts, access, mps, daemons)),
+            slices: health.was_complete().then(|| desired_slices(facts, access, mps, daemons)),
             gpus: GpuSettings { lengths, pause: pausing.current() },
             events,
             pods: PodActions {
@@ -224,15 +226,15 @@ fn await_gpus(facts: &mut Facts, health: &mut Health, now: Instant) -> Option<In
     Some(until)
 }
 
-fn kept(
+fn desired_slices(
     facts: &Facts,
     access: &DeviceAccess,
     mps: &MpsDaemons,
     daemons: BTreeMap<GpuUuid, WantedDaemon>,
-) -> Kept {
+) -> DesiredSlices {
     let reach = access.wanted(&facts.inventory, &facts.slices, mps.folder());
     let (limits, spared) = (facts.gpu_use().wanted_limits(), facts.spared(&daemons));
-    Kept { daemons, reach, limits, spared }
+    DesiredSlices { daemons, reach, limits, spared }
 }
 
 /// The checkpoint that must be written before anything is cut.

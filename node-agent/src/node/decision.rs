@@ -26,7 +26,7 @@ pub struct Decision {
     /// What must be recorded on the node's disk before the step runs.
     pub record: Restored,
     /// Desired state for the slices that exist. `None` until these are known, so that no holder loses anything before.
-    pub kept: Option<Kept>,
+    pub slices: Option<DesiredSlices>,
     pub gpus: GpuSettings,
     pub events: Vec<NodeEvent>,
     pub pods: PodActions,
@@ -60,12 +60,12 @@ pub struct Next {
     /// Whether GPUs and holders should be observed soon, because the known state may be out of date.
     pub wants_observation: bool,
     /// When the next decision is due if no event comes before.
-    pub wake: Option<Instant>,
+    pub next_at: Option<Instant>,
 }
 
 /// Desired state on the node for the slices that exist.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Kept {
+pub struct DesiredSlices {
     pub daemons: BTreeMap<GpuUuid, WantedDaemon>,
     /// What each device needs so that containers can open it.
     pub reach: BTreeMap<DeviceId, Access>,

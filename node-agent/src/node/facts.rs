@@ -15,7 +15,7 @@ use super::rules::Rules;
 use super::slices::Slices;
 use super::usage::{GpuUse, Measured};
 use super::{Holders, Restored, names};
-use crate::gpu::{Gpu, Silent};
+use crate::gpu::{Gpu, Unresponsive};
 use crate::processes::Usage;
 use kerf_core::contract::{GpuNodeStatus, SliceStatus};
 use kerf_core::ledger::Limits;
@@ -46,7 +46,7 @@ impl Facts {
         self.slices.restore(restored);
     }
 
-    /// Writes what a restart needs into the record.
+    /// Writes what a restart needs into the checkpoint.
     pub(super) fn save(&self, record: &mut Restored, is_observed: bool) {
         self.inventory.save(record);
         self.reservations.save(record);
@@ -56,7 +56,7 @@ impl Facts {
     }
 
     /// Takes an observation of the GPUs, and those that have never answered.
-    pub(super) fn observe(&mut self, gpus: Vec<Gpu>, unresponsive: Silent) {
+    pub(super) fn observe(&mut self, gpus: Vec<Gpu>, unresponsive: Unresponsive) {
         self.inventory.take_unresponsive(unresponsive);
         self.inventory.observe(gpus, self.reservations.policy());
         self.orphans.look_at_instances(&self.inventory, &self.slices);

@@ -3,7 +3,7 @@
 use super::daemons::MpsService;
 use super::health::Neighbour;
 use super::{Node, Report, Restored, WantedDaemon, acceptance, decide, desired_changed, gfd};
-use crate::gpu::{Gpu, GpuError, Silent};
+use crate::gpu::{Gpu, GpuError, Unresponsive};
 use kerf_core::contract::WantedSlice;
 use kerf_core::gfd_labels::GfdLabels;
 use kerf_core::ledger::Ledger;
@@ -25,7 +25,7 @@ impl Node {
         self.on_observed(gpus.map(|gpus| (gpus, unresponsive)));
     }
 
-    pub(super) fn on_unresponsive(&mut self, unresponsive: Silent) {
+    pub(super) fn on_unresponsive(&mut self, unresponsive: Unresponsive) {
         self.facts.inventory.take_unresponsive(unresponsive);
     }
 

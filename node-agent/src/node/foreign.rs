@@ -33,7 +33,7 @@ pub enum Foreign {
 
 impl Foreign {
     /// Maps the id of a device plugin; `None` for ids that may be kerf's own, and for resources other than GPUs.
-    pub(crate) fn of_plugin(resource: &str, id: &str) -> Option<Self> {
+    pub(crate) fn from_plugin_device(resource: &str, id: &str) -> Option<Self> {
         let name = resource.strip_prefix(nvidia_keys::PREFIX)?;
         let ours = resource.parse::<ResourceName>();
         let (is_kerfs, is_by_turns) = (ours.is_ok(), matches!(ours, Ok(ResourceName::MigReplica(_))));
@@ -45,20 +45,20 @@ impl Foreign {
         }
         // NVIDIA's network adapters also use names of this prefix.
         let is_gpu = is_kerfs || name.starts_with("gpu") || name.starts_with("mig-");
-        by_gke(id).or_else(|| is_gpu.then_some(Self::Unknown))
+        from_gke_id(id).or_else(|| is_gpu.then_some(Self::Unknown))
     }
 
     /// Maps a device of a DRA driver; `None` for devices that are not GPUs or not visible to NVML.
-    pub(crate) fn of_claim(driver: &str, device: &str) -> Option<Self> {
+    pub(crate) fn from_claim(driver: &str, device: &str) -> Option<Self> {
         // A GPU that is passed through to a virtual machine has another driver than NVIDIA's.
         let is_shown = driver == DRA_DRIVER && !device.starts_with("gpu-vfio-");
-        is_shown.then(|| by_dra(device).unwrap_or(Self::Unknown))
+        is_shown.then(|| from_dra_device(device).unwrap_or(Self::Unknown))
     }
 }
 
 /// The forms `nvidia0` and `nvidia0/gi1`, either followed by `/vgpu2` if it is shared (container-engine-accelerators
 /// `pkg/gpu/nvidia`).
-fn by_gke(id: &str) -> Option<Foreign> {
+fn from_gke_id(id: &str) -> Option<Foreign> {
     let mut parts = id.split('/').peekable();
     let minor = number(parts.next()?, "nvidia")?;
     let gi = parts.next_if(|part| part.starts_with("gi")).map(|part| number(part, "gi"));
@@ -73,7 +73,7 @@ fn by_gke(id: &str) -> Option<Foreign> {
 
 /// The forms of k8s-dra-driver-gpu (`cmd/gpu-kubelet-plugin`, `CanonicalName`): `gpu-0`, `gpu-0-mig-19-2-1` (profile's
 /// id, first slice, size) and `gpu-0-mig-1g10gb-19-2` (profile, its id, first slice).
-fn by_dra(device: &str) -> Option<Foreign> {
+fn from_dra_device(device: &str) -> Option<Foreign> {
     let parts: Vec<&str> = device.split('-').collect();
     let placed = |minor: &str, start: &str| {
         Some(Foreign::Placed { minor: minor.parse().ok()?, start: start.parse().ok()? })

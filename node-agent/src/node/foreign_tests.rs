@@ -28,7 +28,7 @@ fn foreign_device_ids_are_parsed() {
         ("example.com/gpu", "GPU-1", None),
     ];
     for (resource, id, expected) in cases {
-        assert_eq!(Foreign::of_plugin(resource, id), expected, "{resource} {id}");
+        assert_eq!(Foreign::from_plugin_device(resource, id), expected, "{resource} {id}");
     }
     let placed = |minor, start| Some(Foreign::Placed { minor, start });
     let cases = [
@@ -40,7 +40,7 @@ fn foreign_device_ids_are_parsed() {
         ("compute-domain.nvidia.com", "channel-0", None),
     ];
     for (driver, device, expected) in cases {
-        assert_eq!(Foreign::of_claim(driver, device), expected, "{driver} {device}");
+        assert_eq!(Foreign::from_claim(driver, device), expected, "{driver} {device}");
     }
 }
 
@@ -48,7 +48,7 @@ const WHOLE: Shape = Shape::Whole { size_gb: SizeGb(15) };
 
 /// A node with these GPUs on which pod `a` holds these foreign devices.
 fn scene(models: &[&str], foreign: &[Foreign]) -> Scene {
-    let mut scene = Scene::of(FakeGpus::new(models), crate::node::Settings::default());
+    let mut scene = Scene::with_settings(FakeGpus::new(models), crate::node::Settings::default());
     scene.foreign = had_by_a(foreign);
     scene.restart_agent();
     scene
@@ -70,9 +70,9 @@ fn given(scene: &mut Scene) -> Vec<bool> {
 
 #[test]
 fn a_gpu_held_through_another_program_is_offered_to_no_pod_until_the_pod_ends() {
-    let claim = || Foreign::of_claim(DRA_DRIVER, "gpu-1").unwrap();
+    let claim = || Foreign::from_claim(DRA_DRIVER, "gpu-1").unwrap();
     let cases = [
-        (vec![Foreign::of_plugin(nvidia_keys::GPU, "nvidia1").unwrap()], [true, false, true]),
+        (vec![Foreign::from_plugin_device(nvidia_keys::GPU, "nvidia1").unwrap()], [true, false, true]),
         (vec![claim()], [true, false, true]),
         (vec![Foreign::Uuid(DeviceId::new("GPU-2"))], [true, true, false]),
         (vec![claim(), Foreign::Gpu { minor: 0 }], [false, false, true]),

@@ -14,7 +14,7 @@ fn reported(scene: &Scene, names: &[&str]) -> Vec<String> {
 
 #[test]
 fn mig_devices_are_counted_by_profile_while_they_exist() {
-    let mut scene = Scene::of(FakeGpus::new(&["H100-80GB"]), Settings::default());
+    let mut scene = Scene::with_settings(FakeGpus::new(&["H100-80GB"]), Settings::default());
     scene.settle();
     let names = ["gpu.product", "gpu.count", "gpu.replicas", "mig.strategy", "mig-1g.10gb.count"];
     assert_eq!(reported(&scene, &names), ["NVIDIA-H100-80GB", "1", "0", "mixed", ""]);
@@ -30,7 +30,7 @@ fn mig_devices_are_counted_by_profile_while_they_exist() {
 #[test]
 fn labels_of_shares_follow_the_policy_and_the_existing_shares() {
     let names = ["gpu.product", "gpu.replicas", "gpu.sharing-strategy"];
-    let mut scene = Scene::of(FakeGpus::new(&["T4-16GB"]), Settings::default());
+    let mut scene = Scene::with_settings(FakeGpus::new(&["T4-16GB"]), Settings::default());
     scene.settle();
     assert_eq!(reported(&scene, &names), ["NVIDIA-T4", "1", "none"]);
     let four = Shape::TimeSlicing { size_gb: SizeGb(4) };
@@ -48,8 +48,10 @@ fn labels_of_shares_follow_the_policy_and_the_existing_shares() {
 
 #[test]
 fn no_labels_are_set_while_another_manager_serves_the_gpus() {
-    let mut scene =
-        Scene::of(FakeGpus::new(&["T4-16GB"]), Settings { detect_conflicts: true, ..Settings::default() });
+    let mut scene = Scene::with_settings(
+        FakeGpus::new(&["T4-16GB"]),
+        Settings { detect_conflicts: true, ..Settings::default() },
+    );
     scene.settle();
     assert!(scene.node.report().gfd_labels.is_empty(), "conflicts are not checked yet");
     scene.node.on_conflicts(vec!["NVIDIA's device plugin".to_owned()], scene.now);

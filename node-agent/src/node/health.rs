@@ -94,8 +94,8 @@ impl Health {
         self.neighbours.contains_key(&neighbour)
     }
 
-    /// Notes whether the GPUs, their holders and the policy are known.
-    pub(super) fn note_complete(&mut self, is_complete: bool) {
+    /// Records whether the GPUs, their holders and the policy are known.
+    pub(super) fn observe_complete(&mut self, is_complete: bool) {
         self.was_complete |= is_complete;
     }
 

@@ -199,7 +199,7 @@ impl Account {
         owned.map(|(device, _)| device).chain(listed.map(|(device, _)| device)).collect::<BTreeSet<_>>().len()
     }
 
-    /// Notes that a container is being given these devices.
+    /// Records that a container is being given these devices.
     pub(crate) fn allocated(&mut self, name: ResourceName, devices: Vec<DeviceId>, now: Instant) {
         for device in devices {
             // The checkpoint may still list the previous pod; only another owner shows that it has this allocation.
@@ -209,7 +209,7 @@ impl Account {
         self.look_soon(now);
     }
 
-    /// Notes that a pod of this node is gone or finished.
+    /// Records that a pod of this node is gone or finished.
     pub(crate) fn left(&mut self, pod: PodKey, uid: PodUid, now: Instant) {
         let listed = self.devices().map(|(_, held)| &held.holder);
         let has_something = listed.chain(self.foreign().map(|(_, holder)| holder)).any(|h| h.key() == pod);
@@ -316,7 +316,7 @@ impl Account {
     /// What live pods, with their init containers, hold through other programs by the kubelet's checkpoint.
     pub(super) fn foreign_owned(&self) -> impl Iterator<Item = (Foreign, &Holder)> {
         self.owned.iter().filter_map(|(device, (_, held))| {
-            Some((Foreign::of_plugin(&held.name.to_string(), device.as_str())?, &held.holder))
+            Some((Foreign::from_plugin_device(&held.name.to_string(), device.as_str())?, &held.holder))
         })
     }
 

@@ -112,12 +112,12 @@ impl Illnesses {
     }
 
     /// What is wrong with the whole GPU.
-    pub(super) fn of_gpu(&self, gpu: &GpuUuid) -> Option<String> {
+    pub(super) fn gpu_illness(&self, gpu: &GpuUuid) -> Option<String> {
         self.find(gpu, None)
     }
 
     /// What is wrong with the GPU instance.
-    pub(super) fn of_instance(&self, gpu: &GpuUuid, gi: u32) -> Option<String> {
+    pub(super) fn instance_illness(&self, gpu: &GpuUuid, gi: u32) -> Option<String> {
         self.find(gpu, Some(gi))
     }
 

@@ -280,7 +280,7 @@ fn shares() -> Vec<WantedSlice> {
 
 /// A node without MIG on which `a` was admitted a while ago.
 fn sharing(settings: Settings) -> Scene {
-    let mut scene = Scene::of(FakeGpus::new(&["T4-16GB"]), settings);
+    let mut scene = Scene::with_settings(FakeGpus::new(&["T4-16GB"]), settings);
     scene.node.on_conflicts(Vec::new(), scene.now);
     scene.want(shares());
     scene.settle();
@@ -337,7 +337,7 @@ fn an_init_containers_mps_daemon_continues_while_conflicts_are_being_detected() 
     // Pretend that `main` holds a share of another GPU, so that no listed share needs the daemon.
     scene.held.clear();
     let daemons =
-        |scene: &mut Scene| scene.decide().kept.map(|kept| kept.daemons.into_keys().collect::<Vec<_>>());
+        |scene: &mut Scene| scene.decide().slices.map(|kept| kept.daemons.into_keys().collect::<Vec<_>>());
     assert_eq!(daemons(&mut scene), Some(vec![uuid(0)]));
     scene.settle();
     come_back(&mut scene);
@@ -440,7 +440,7 @@ fn the_last_readable_checkpoint_of_the_kubelet_stays_in_force() {
     assert_eq!(slice(&status, "s9").state, SliceState::Idle, "the agent made it, and no pod got it");
     let failing = failing(&status, Condition::ALLOCATIONS_KNOWN);
     assert_eq!(failing.as_deref(), Some("the checkpoint is corrupt"));
-    assert!(scene.decide().next.wake.is_some(), "it is read again");
+    assert!(scene.decide().next.next_at.is_some(), "it is read again");
     scene.end_pods();
     let status = scene.settle();
     assert_eq!((held_by(&status, "s2"), slice(&status, "s3").state), (None, SliceState::Ready));

@@ -10,7 +10,7 @@ use super::{
     desired_changed,
 };
 use crate::access::AccessGrant;
-use crate::gpu::{Gpu, GpuError, GpuEvent, GpuInstance, Silent};
+use crate::gpu::{Gpu, GpuError, GpuEvent, GpuInstance, Unresponsive};
 use crate::processes::Usage;
 use kerf_core::contract::{NodePolicy, SliceStatus};
 use kerf_core::ledger::{Found, Order, OrderKind, Seen};
@@ -48,7 +48,7 @@ pub enum Call {
 impl Node {
     /// Takes an observation of the GPUs, and those that have never answered. Returns whether a GPU answers that did
     /// not before.
-    pub fn on_observed(&mut self, observed: Result<(Vec<Gpu>, Silent), GpuError>) -> bool {
+    pub fn on_observed(&mut self, observed: Result<(Vec<Gpu>, Unresponsive), GpuError>) -> bool {
         let before = self.facts.inventory.answering();
         let state = match observed {
             Ok((gpus, unresponsive)) => {
@@ -110,8 +110,8 @@ impl Node {
         now: Instant,
     ) {
         if let Some(created) = self.steps.end(gpu, Task::Create(id.clone()), result, now) {
-            // The step ran, so its record was written.
-            self.recovery.note_written();
+            // The step ran, so its checkpoint was written.
+            self.recovery.clear_write_failure();
             self.facts.slices.take_created(id, &created);
             self.facts.inventory.add_instance(gpu, created);
         }
@@ -132,7 +132,7 @@ impl Node {
 
     pub fn on_switched(&mut self, gpu: &GpuUuid, mig: bool, result: Result<(), GpuError>, now: Instant) {
         if self.steps.end(gpu, Task::Switch(gpu.clone()), result, now).is_some() {
-            self.recovery.note_written();
+            self.recovery.clear_write_failure();
             self.events.emit(NodeEvent::ModeChanged { gpu: gpu.clone(), mig });
         }
     }
@@ -162,7 +162,7 @@ impl Node {
         self.advertised.saw(allocatable);
     }
 
-    /// Notes that a container is being given these devices.
+    /// Records that a container is being given these devices.
     pub fn on_allocated(&mut self, name: ResourceName, devices: Vec<DeviceId>, now: Instant) {
         self.facts.account.allocated(name, devices, now);
     }
@@ -191,13 +191,13 @@ impl Node {
         self.health.set(Neighbour::Pods, Ok(()));
     }
 
-    /// Notes that a pod of this node is gone or finished.
+    /// Records that a pod of this node is gone or finished.
     pub fn on_pod_left(&mut self, pod: PodKey, uid: PodUid, now: Instant) {
         self.facts.reservations.end_pod(uid.clone());
         self.facts.account.left(pod, uid, now);
     }
 
-    /// Notes that a pod was deleted while its containers may have run, or disappeared during a gap of the watch.
+    /// Records that a pod was deleted while its containers may have run, or disappeared during a gap of the watch.
     pub fn on_pod_cut_off(&mut self, pod: PodKey, uid: PodUid) {
         self.facts.orphans.cut_off(pod, uid);
     }

@@ -4,7 +4,7 @@ use super::device_ids::{mig_device, share_slice};
 use super::illness::{Ill, Illnesses};
 use super::unresponsive::has_all_profiles;
 use super::{Profiles, Restored, Xids, gpu_rule};
-use crate::gpu::{Compute, Gpu, GpuEvent, GpuInstance, Process, Silent};
+use crate::gpu::{Compute, Gpu, GpuEvent, GpuInstance, Process, Unresponsive};
 use kerf_core::contract::{NodePolicy, WantedSlice};
 use kerf_core::kind::Kind;
 use kerf_core::mig::{ComputeInstance, Instance, MigTable, Profile};
@@ -20,7 +20,7 @@ pub(super) const EXPECTED_TIMEOUT: Duration = Duration::from_secs(20);
 pub(crate) struct Inventory {
     gpus: Vec<Gpu>,
     /// GPUs that have never answered this process, by index.
-    unresponsive: Silent,
+    unresponsive: Unresponsive,
     /// The GPUs that the node had when an earlier process ended, until they are seen or given up.
     expected: Profiles,
     /// When the agent gives them up.
@@ -43,7 +43,7 @@ impl Inventory {
         self.illnesses.restore(&restored.ills, now);
     }
 
-    /// Writes what a restart needs into the record.
+    /// Writes what a restart needs into the checkpoint.
     pub(super) fn save(&self, record: &mut Restored) {
         record.gpus = self.gpus.iter().map(profiles).chain(self.expected.clone()).collect();
         record.mig_on.clone_from(&self.mig_on);
@@ -65,7 +65,7 @@ impl Inventory {
         self.update_modes(policy);
     }
 
-    /// Notes which GPUs' MIG mode is on. A lost mode is dropped once it is back, or no longer useful: a later change is
+    /// Records which GPUs' MIG mode is on. A lost mode is dropped once it is back, or no longer useful: a later change is
     /// no loss, because somebody may switch it off on purpose.
     fn update_modes(&mut self, policy: &NodePolicy) {
         let on = self.gpus.iter().filter(|gpu| gpu.mig.is_on()).map(|gpu| gpu.uuid.clone());
@@ -80,7 +80,7 @@ impl Inventory {
     }
 
     /// Takes which GPUs have never answered, by index.
-    pub(super) fn take_unresponsive(&mut self, unresponsive: Silent) {
+    pub(super) fn take_unresponsive(&mut self, unresponsive: Unresponsive) {
         self.unresponsive = unresponsive;
     }
 
@@ -204,7 +204,7 @@ impl Inventory {
         self.gpus.iter().filter(|gpu| gpu.fault.is_none()).map(|gpu| gpu.uuid.clone()).collect()
     }
 
-    pub(super) fn unresponsive(&self) -> &Silent {
+    pub(super) fn unresponsive(&self) -> &Unresponsive {
         &self.unresponsive
     }
 
@@ -238,7 +238,7 @@ impl Inventory {
     pub(super) fn trouble(&self, gpu: &Gpu) -> Option<String> {
         let fault = gpu.fault.as_ref().map(|fault| format!("it does not answer: {fault}"));
         let repair = || gpu.pending_repair.clone();
-        fault.or_else(repair).or_else(|| self.illnesses.of_gpu(&gpu.uuid))
+        fault.or_else(repair).or_else(|| self.illnesses.gpu_illness(&gpu.uuid))
     }
 
     /// Why no new pod may get the device.
@@ -246,8 +246,8 @@ impl Inventory {
         let gpu = self.gpu_of(device)?;
         let mig = mig_device(device);
         let found = gpu.instances.iter().find(|i| i.devices().any(|(_, _, d)| *d == mig));
-        let of_instance = || self.illnesses.of_instance(&gpu.uuid, found?.gi);
-        self.trouble(gpu).or_else(of_instance)
+        let instance_illness = || self.illnesses.instance_illness(&gpu.uuid, found?.gi);
+        self.trouble(gpu).or_else(instance_illness)
     }
 }
 

@@ -103,7 +103,7 @@ pub(crate) use checkpoint::Shares;
 pub use checkpoint::{Profiles, Restored};
 pub use conflicts::LetGo;
 pub use daemons::{Daemon, Daemons, WantedDaemon};
-pub use decision::{Decision, GpuSettings, Grant, Kept, ListedDevice, Next, PodActions, ShareGrant};
+pub use decision::{Decision, DesiredSlices, Grant, ListedDevice, ShareGrant};
 pub(crate) use device_ids::{share_device, share_gpu};
 pub use events::NodeEvent;
 pub use foreign::Foreign;
@@ -216,7 +216,7 @@ impl Node {
         self.pausing.restore(restored);
     }
 
-    /// Whether a record has the pod's reservation in its current form.
+    /// Whether a checkpoint has the pod's reservation in its current form.
     #[must_use]
     pub fn is_reservation_in(&self, saved: &Saved, uid: &PodUid) -> bool {
         self.facts.reservations.is_in(saved, uid)

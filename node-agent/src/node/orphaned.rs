@@ -36,7 +36,7 @@ pub(super) struct Orphans {
 }
 
 impl Orphans {
-    /// Notes that a pod was deleted while its containers may have run, or disappeared during a gap of the watch.
+    /// Records that a pod was deleted while its containers may have run, or disappeared during a gap of the watch.
     pub(super) fn cut_off(&mut self, pod: PodKey, uid: PodUid) {
         self.cut_off.insert(pod, uid);
     }

@@ -17,7 +17,7 @@ fn labels(of: &[&str]) -> BTreeSet<String> {
 
 /// A node with DCGM of GPU Operator, and an idle slice in the way of a desired one. Returns the step that destroys it.
 fn in_the_way(settings: Settings) -> (Scene, Step) {
-    let mut scene = Scene::of(FakeGpus::new(&["H100-80GB"]), settings);
+    let mut scene = Scene::with_settings(FakeGpus::new(&["H100-80GB"]), settings);
     scene.node.on_deployed(labels(&[DCGM]));
     scene.want(vec![wanted("s1", mig("1g.10gb", 0, 1), None)]);
     scene.settle();
@@ -58,7 +58,7 @@ fn a_refused_step_is_retried_after_dcgm_has_ended_and_then_dcgm_is_restored() {
     let status = scene.settle();
     assert_eq!(slice(&status, "s2").state, SliceState::Ready);
     assert_eq!(scene.decide().gpus.pause, decision.gpus.pause, "the next step may follow at once");
-    scene.now = scene.decide().next.wake.unwrap().max(scene.now + Duration::from_secs(10));
+    scene.now = scene.decide().next.next_at.unwrap().max(scene.now + Duration::from_secs(10));
     let decision = scene.decide();
     assert_eq!(decision.gpus.pause, Pause { number: 1, labels: BTreeSet::new() });
     assert_eq!(decision.record.paused, labels(&[DCGM]), "it is not put back yet");
@@ -126,7 +126,7 @@ fn a_switch_of_the_mig_mode_waits_for_the_pause_if_the_mode_changes_at_once() {
         ("A100-40GB", ModeChange::WithReset, true),
         ("A100-40GB", ModeChange::WithoutReset, false),
     ] {
-        let mut scene = Scene::of(FakeGpus::uncut(&[model]), Settings::default());
+        let mut scene = Scene::with_settings(FakeGpus::uncut(&[model]), Settings::default());
         scene.node.on_deployed(labels(&[DCGM]));
         scene.policy.gpus = vec![GpuRule { kinds: vec![Kind::Mig], mode_change, ..GpuRule::default() }];
         scene.want(Vec::new());

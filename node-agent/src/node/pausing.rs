@@ -41,7 +41,7 @@ impl Pausing {
         self.labels.clone_from(&restored.paused);
     }
 
-    /// Writes what a restart needs into the record.
+    /// Writes what a restart needs into the checkpoint.
     pub(super) fn save(&self, record: &mut Restored) {
         record.paused.clone_from(&self.labels);
     }

@@ -132,7 +132,7 @@ impl<'a> Placement<'a> {
         all
     }
 
-    /// Whether a record lists the MIG device.
+    /// Whether a checkpoint lists the MIG device.
     pub(super) fn is_known(self, device: &DeviceId) -> bool {
         let mut wanted = self.desired().iter().chain(self.slices.recorded());
         self.slices.origin(device).is_some() || wanted.any(|w| self.mig_device_of(w).as_ref() == Some(device))

@@ -40,8 +40,8 @@ impl Planner<'_> {
                 return Vec::new();
             }
             if !self.run_share_steps(&observed, &plan) {
-                self.steps.note_obstacles(self.facts, &plan, self.now);
-                self.steps.note_blocked(self.facts, &observed, &plan);
+                self.steps.set_obstacles(self.facts, &plan, self.now);
+                self.steps.set_blocked(self.facts, &observed, &plan);
                 return plan.steps.into_iter().filter(|s| self.is_allowed_alone(&observed, s)).collect();
             }
         }

@@ -30,7 +30,7 @@ const OFF: MigMode = MigMode::Settled(false);
 
 #[test]
 fn an_empty_gpu_gets_the_mode_that_the_policys_kinds_need() {
-    let mut scene = Scene::of(FakeGpus::uncut(&["H100-80GB"]), Settings::default());
+    let mut scene = Scene::with_settings(FakeGpus::uncut(&["H100-80GB"]), Settings::default());
     scene.policy = rule(&[Kind::Mig], ModeChange::WithoutReset);
     scene.want(vec![wanted("s1", mig("1g.10gb", 0, 1), Some(("a", ONE)))]);
     let status = scene.settle();
@@ -45,7 +45,7 @@ fn an_empty_gpu_gets_the_mode_that_the_policys_kinds_need() {
 
 #[test]
 fn a_mode_is_not_switched_without_the_policys_permission() {
-    let mut scene = Scene::of(FakeGpus::uncut(&["H100-80GB"]), Settings::default());
+    let mut scene = Scene::with_settings(FakeGpus::uncut(&["H100-80GB"]), Settings::default());
     scene.policy = rule(&[Kind::Mig], ModeChange::Never);
     scene.want(vec![wanted("s1", mig("1g.10gb", 0, 1), Some(("a", ONE)))]);
     let status = scene.settle();
@@ -88,7 +88,7 @@ fn the_mode_is_switched_only_after_the_last_holder_and_reservation() {
 
 #[test]
 fn an_ampere_gpu_is_switched_only_if_the_policy_allows_a_reset_and_reports_that_it_is_pending() {
-    let mut scene = Scene::of(FakeGpus::uncut(&["A100-40GB"]), Settings::default());
+    let mut scene = Scene::with_settings(FakeGpus::uncut(&["A100-40GB"]), Settings::default());
     scene.policy = rule(&[Kind::Mig], ModeChange::WithoutReset);
     scene.want(vec![]);
     for _ in 0..5 {
@@ -117,7 +117,7 @@ fn an_ampere_gpu_is_switched_only_if_the_policy_allows_a_reset_and_reports_that_
 
 #[test]
 fn a_switch_that_has_failed_for_good_is_retried_only_under_another_policy() {
-    let mut scene = Scene::of(FakeGpus::uncut(&["A100-40GB"]), Settings::default());
+    let mut scene = Scene::with_settings(FakeGpus::uncut(&["A100-40GB"]), Settings::default());
     scene.policy = rule(&[Kind::Mig], ModeChange::WithoutReset);
     let mut tries = 0;
     for _ in 0..10 {
@@ -136,7 +136,7 @@ fn a_switch_that_has_failed_for_good_is_retried_only_under_another_policy() {
 
 #[test]
 fn a_switch_with_a_lost_answer_is_no_error_once_the_mode_is_observed() {
-    let mut scene = Scene::of(FakeGpus::uncut(&["H100-80GB"]), Settings::default());
+    let mut scene = Scene::with_settings(FakeGpus::uncut(&["H100-80GB"]), Settings::default());
     scene.policy = rule(&[Kind::Mig], ModeChange::WithoutReset);
     scene.want(Vec::new());
     let lost = GpuError::Call { call: "nvmlDeviceSetMigMode", code: NvmlCode::Unknown };
@@ -151,7 +151,7 @@ fn a_switch_with_a_lost_answer_is_no_error_once_the_mode_is_observed() {
 #[test]
 fn a_mode_is_switched_after_the_mps_daemon_has_gone() {
     let settings = Settings { mps: Some("/mps".into()), ..Settings::default() };
-    let mut scene = Scene::of(FakeGpus::uncut(&["H100-80GB"]), settings);
+    let mut scene = Scene::with_settings(FakeGpus::uncut(&["H100-80GB"]), settings);
     scene.want(vec![wanted("s1", MPS, None)]);
     scene.settle();
     let serving = Daemon::Serving { generation: 1, limit: MPS.size().share_memory(), threads: 100 };
@@ -166,7 +166,7 @@ fn a_mode_is_switched_after_the_mps_daemon_has_gone() {
         scene.list_holders();
         scene.now += Duration::from_secs(1);
     }
-    assert!(scene.decide().kept.unwrap().daemons.is_empty());
+    assert!(scene.decide().slices.unwrap().daemons.is_empty());
     scene.node.on_daemons(Daemons::from([(uuid(0), Daemon::Changing)]));
     assert_eq!(scene.decide().step, None);
     scene.gpus.clone().set_compute_mode(&uuid(0), ComputeMode::Default).unwrap();
@@ -244,7 +244,7 @@ fn a_layout_that_does_not_fit_a_gpu_is_reported_and_nothing_is_cut_there() {
 
 #[test]
 fn a_layout_of_instances_needs_mig_mode_even_if_the_policy_allows_other_kinds() {
-    let mut scene = Scene::of(FakeGpus::uncut(&["H100-80GB"]), Settings::default());
+    let mut scene = Scene::with_settings(FakeGpus::uncut(&["H100-80GB"]), Settings::default());
     let layout = r#"[{"resource": "nvidia.com/mig-3g.40gb", "count": 2}]"#;
     let layout = serde_json::from_str(layout).unwrap();
     let mode_change = ModeChange::WithoutReset;
@@ -266,7 +266,7 @@ fn a_name_that_the_policy_adds_is_served_at_once() {
 
 #[test]
 fn names_are_added_with_the_mode_and_never_removed() {
-    let mut scene = Scene::of(FakeGpus::uncut(&["H100-80GB"]), Settings::default());
+    let mut scene = Scene::with_settings(FakeGpus::uncut(&["H100-80GB"]), Settings::default());
     let before: Vec<_> = scene.decide().lists.into_keys().collect();
     assert!(before.contains(&ResourceName::Whole) && !before.contains(&ONE.parse().unwrap()));
     scene.policy = rule(&[Kind::Mig], ModeChange::WithoutReset);

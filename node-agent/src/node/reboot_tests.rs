@@ -70,7 +70,7 @@ fn hear_all(scene: &mut Scene, wanted: Vec<WantedSlice>) {
 
 #[test]
 fn no_label_is_removed_before_the_gpus_are_observed() {
-    let mut scene = Scene::of(FakeGpus::new(&["T4-16GB"]), Settings::default());
+    let mut scene = Scene::with_settings(FakeGpus::new(&["T4-16GB"]), Settings::default());
     let before = scene.node.report().labels;
     scene.settle();
     assert!(before.values().any(Option::is_some));
@@ -249,7 +249,7 @@ fn the_mode_of_a_gpu_that_is_missing_at_boot_is_restored_when_it_returns() {
 
 #[test]
 fn slices_are_recorded_before_they_are_made() {
-    let mut scene = Scene::of(FakeGpus::uncut(&["H100-80GB"]), Settings::default());
+    let mut scene = Scene::with_settings(FakeGpus::uncut(&["H100-80GB"]), Settings::default());
     scene.policy.gpus =
         vec![GpuRule { kinds: vec![Kind::Mig], mode_change: ModeChange::WithoutReset, ..GpuRule::default() }];
     scene.want(spec()[..2].to_vec());
@@ -279,11 +279,11 @@ fn nothing_is_cut_that_cannot_be_recorded_and_the_condition_says_why() {
         let now = scene.tick();
         scene.node.on_unrecorded(None, "the disk is full; free some space in /var/lib/kerf", now);
         let decision = scene.decide();
-        assert!(decision.step.is_none() && decision.next.wake.is_some(), "it is tried again");
+        assert!(decision.step.is_none() && decision.next.next_at.is_some(), "it is tried again");
         let text = failing(&decision.status, Condition::SPEC_REACHED).unwrap();
         assert!(text.contains("the disk is full"), "{text}");
         assert_ne!(slice(&decision.status, "s1").state, SliceState::Ready);
-        scene.now = decision.next.wake.unwrap();
+        scene.now = decision.next.next_at.unwrap();
     }
     let status = scene.settle();
     assert_eq!(
@@ -379,8 +379,10 @@ fn shares_are_served_again_under_their_ids_after_a_reboot() {
 /// ended for this one.
 #[test]
 fn an_ended_share_is_not_restored_from_an_old_record() {
-    let mut scene =
-        Scene::of(FakeGpus::new(&["T4-16GB"]), Settings { mps: Some("/mps".into()), ..Settings::default() });
+    let mut scene = Scene::with_settings(
+        FakeGpus::new(&["T4-16GB"]),
+        Settings { mps: Some("/mps".into()), ..Settings::default() },
+    );
     let share = Shape::mps(SizeGb(4));
     scene.want(vec![wanted("s1", share, Some(("a", "nvidia.com/gpu-4gb")))]);
     scene.settle();
@@ -402,7 +404,7 @@ fn an_ended_share_is_not_restored_from_an_old_record() {
     scene.list_holders();
     scene.want(next());
     // The kubelet has not listed its allocatable devices yet, so no share could be ended.
-    let kept = scene.decide().kept.unwrap();
+    let kept = scene.decide().slices.unwrap();
     assert!(kept.daemons.is_empty(), "an MPS daemon beside the whole GPU: {:?}", kept.daemons);
     let status = scene.settle();
     assert_eq!(slice(&status, "s2").state, SliceState::Held);

@@ -39,15 +39,15 @@ impl Recovery {
         self.lengths.clone_from(&restored.lengths);
     }
 
-    /// Writes what a restart needs into the record.
+    /// Writes what a restart needs into the checkpoint.
     pub(super) fn save(&self, record: &mut Restored) {
         record.booted = self.is_running();
         record.lengths.clone_from(&self.lengths);
     }
 
-    /// Notes whose time slices have another length than the driver's default. An agent that leaves the node resets
+    /// Records whose time slices have another length than the driver's default. An agent that leaves the node resets
     /// them.
-    pub(super) fn note_lengths(&mut self, wanted: &BTreeMap<GpuUuid, SliceLength>) {
+    pub(super) fn observe_lengths(&mut self, wanted: &BTreeMap<GpuUuid, SliceLength>) {
         let changed = wanted.iter().filter(|(_, length)| **length != SliceLength::Default);
         self.lengths.extend(changed.map(|(gpu, _)| gpu.clone()));
     }
@@ -79,13 +79,13 @@ impl Recovery {
         self.until.take_if(|until| is_complete || now >= *until).is_some()
     }
 
-    /// Notes that the checkpoint could not be written. After a while it is tried again.
+    /// Records that the checkpoint could not be written. After a while it is tried again.
     pub(super) fn fail_write(&mut self, error: &str, now: Instant) {
         self.write_failure = Some((error.to_owned(), now + WRITE_RETRY_INTERVAL));
     }
 
-    /// Notes that a step ran, and so was recorded.
-    pub(super) fn note_written(&mut self) {
+    /// Forgets a failed write of the checkpoint, because a step ran and so was recorded.
+    pub(super) fn clear_write_failure(&mut self) {
         self.write_failure = None;
     }
 

@@ -27,7 +27,7 @@ pub struct Report {
 
 impl Report {
     pub(super) fn new(facts: &Facts, health: &Health, conflicts: &Conflicts, status: &GpuNodeStatus) -> Self {
-        let has_looked = health.has_answered(Neighbour::Nvml) && conflicts.has_looked();
+        let is_checked = health.has_answered(Neighbour::Nvml) && conflicts.is_checked();
         let state = || NodeState {
             status: GpuNodeStatus { summary: Summary::default(), ..status.clone() },
             policy: facts.reservations.policy().clone(),
@@ -42,7 +42,7 @@ impl Report {
             } else {
                 gfd_labels(facts.rules(), &facts.slices)
             },
-            state: has_looked.then(state),
+            state: is_checked.then(state),
         }
     }
 }

@@ -36,7 +36,7 @@ fn gib(size: u64) -> MemoryMib {
 
 /// Nodes on which MPS daemons run for MPS shares.
 fn scene(models: &[&str]) -> Scene {
-    Scene::of(FakeGpus::new(models), Settings { mps: Some("/mps".into()), ..Settings::default() })
+    Scene::with_settings(FakeGpus::new(models), Settings { mps: Some("/mps".into()), ..Settings::default() })
 }
 
 fn serving(generation: u64, limit: MemoryMib) -> Daemons {
@@ -45,7 +45,7 @@ fn serving(generation: u64, limit: MemoryMib) -> Daemons {
 
 /// The one daemon that should run.
 fn daemon(scene: &mut Scene) -> Option<WantedDaemon> {
-    scene.decide().kept.unwrap().daemons.remove(&uuid(0))
+    scene.decide().slices.unwrap().daemons.remove(&uuid(0))
 }
 
 fn serve(scene: &mut Scene) {
@@ -436,7 +436,7 @@ fn nothing_is_offered_beside_a_share_that_only_a_neutral_name_describes() {
         assert!(status.slices.iter().all(|s| s.ready_for.is_none()), "{:?}", status.slices);
         assert_eq!(devices(&scene.kubelet), ["GPU-0::1"], "its holder may restart its container");
         // It may be a client of a daemon that an earlier process has started.
-        assert_eq!(scene.decide().kept.unwrap().spared.gpus, [uuid(0)].into());
+        assert_eq!(scene.decide().slices.unwrap().spared.gpus, [uuid(0)].into());
         scene.free("GPU-0::1");
         scene.settle();
         serve(&mut scene);
@@ -444,7 +444,7 @@ fn nothing_is_offered_beside_a_share_that_only_a_neutral_name_describes() {
         let status = scene.settle();
         let ready = status.slices.iter().filter(|s| s.state == SliceState::Ready).count();
         assert!(ready == 1 || shape != mps(4) && ready == 2, "{:?}", status.slices);
-        assert!(scene.decide().kept.unwrap().spared.gpus.is_empty());
+        assert!(scene.decide().slices.unwrap().spared.gpus.is_empty());
     }
 }
 
@@ -463,10 +463,10 @@ fn a_grant_depends_on_the_device_and_not_on_its_name() {
             serve(&mut scene);
             scene.settle();
             scene.allocate("a", name, device);
-            let Decision { lists, kept, mut status, .. } = scene.decide();
+            let Decision { lists, slices, mut status, .. } = scene.decide();
             let device = lists[&name.parse().unwrap()][0].clone();
             status.slices.iter_mut().for_each(|slice| (slice.resource, slice.reservation) = (None, None));
-            (device, kept, status.slices, scene.node.computed_gfd_labels())
+            (device, slices, status.slices, scene.node.computed_gfd_labels())
         });
         assert_eq!(neutral, by_kind, "{shape}");
     }
@@ -492,13 +492,14 @@ fn a_kind_is_replaced_by_another_after_its_last_holder_has_left() {
 
 #[test]
 fn a_share_is_offered_once_its_device_files_exist() {
-    let mut scene = Scene::of(FakeGpus::new(&["T4-16GB"]), Settings { access: true, ..Settings::default() });
+    let mut scene =
+        Scene::with_settings(FakeGpus::new(&["T4-16GB"]), Settings { access: true, ..Settings::default() });
     scene.want(vec![wanted("s1", time_slice(4), Some(("a", FOUR_SHARED)))]);
     let status = scene.settle();
     assert_eq!(devices(&scene.kubelet), Vec::<&str>::new());
     assert!(slice(&status, "s1").message.as_ref().unwrap().contains("being made"));
     let device = DeviceId::new("GPU-0::1");
-    assert!(scene.decide().kept.unwrap().reach.contains_key(&device));
+    assert!(scene.decide().slices.unwrap().reach.contains_key(&device));
     scene.node.on_reachable(BTreeMap::from([(device.clone(), Err("/var/run/cdi is full".to_owned()))]));
     let status = scene.settle();
     assert_eq!(status.gpus[0].kinds, [], "nothing more is placed on a GPU that cannot be opened");
@@ -522,7 +523,7 @@ fn the_daemon_of_a_gpu_that_is_unresponsive_after_a_restart_is_spared() {
     let mut scene = scene(&["T4-16GB", "T4-16GB"]);
     scene.want(vec![wanted("s1", mps(4), None), wanted_of(1, "s2", mps(4), None)]);
     scene.settle();
-    assert_eq!(scene.decide().kept.unwrap().daemons.len(), 2);
+    assert_eq!(scene.decide().slices.unwrap().daemons.len(), 2);
     scene.restart_agent();
     scene.node.on_unresponsive([(1, crate::gpu::GpuError::Stopped)].into());
     scene.want(Vec::new());
@@ -531,7 +532,7 @@ fn the_daemon_of_a_gpu_that_is_unresponsive_after_a_restart_is_spared() {
         scene.decide();
         scene.now += Duration::from_secs(20);
     }
-    let kept = scene.decide().kept.unwrap();
+    let kept = scene.decide().slices.unwrap();
     assert!(!kept.daemons.contains_key(&uuid(1)));
     assert_eq!(kept.spared.gpus, [uuid(1)].into());
     assert_eq!(kept.spared.devices, [DeviceId::new("GPU-1::2")].into());

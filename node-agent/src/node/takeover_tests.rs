@@ -90,7 +90,7 @@ fn a_new_node_accepts_reservations_at_once_and_one_with_a_lost_ledger_does_not()
         scene.record = Restored::default();
         scene.restart_agent();
         found(&mut scene, "uid", spec(0, 0, vec![]), was_served.then_some(status));
-        let wake = scene.decide().next.wake;
+        let next_at = scene.decide().next.next_at;
         assert_eq!(scene.node.closed().is_some(), was_served);
         assert_eq!(scene.decide().record.is_own, !was_served, "the next process waits as well");
         if was_served {
@@ -106,7 +106,7 @@ fn a_new_node_accepts_reservations_at_once_and_one_with_a_lost_ledger_does_not()
             let status = scene.decide().status;
             let ready = status.condition(kerf_core::contract::Condition::READY).unwrap();
             assert_eq!(ready.reason, "LedgerLost");
-            let until = wake.unwrap();
+            let until = next_at.unwrap();
             assert!(until > scene.now + Duration::from_secs(79), "{:?}", until - scene.now);
             scene.now = until;
             let status = scene.settle();
@@ -118,9 +118,9 @@ fn a_new_node_accepts_reservations_at_once_and_one_with_a_lost_ledger_does_not()
     }
 }
 
-/// The disk came from another machine, perhaps of another cluster: its record is of GPUs that are not here, and of pods
-/// that are gone or elsewhere. The Node's UID is not in the record: a Node that was deleted and registered anew has
-/// another one, and its record is right.
+/// The disk came from another machine, perhaps of another cluster: its checkpoint is of GPUs that are not here, and of pods
+/// that are gone or elsewhere. The Node's UID is not in the checkpoint: a Node that was deleted and registered anew has
+/// another one, and its checkpoint is right.
 #[test]
 fn a_record_of_another_machine_takes_no_place_and_its_reservations_end_by_look_ups() {
     let mut there = Scene::new(&["H100-80GB", "H100-80GB"]);

@@ -76,10 +76,10 @@ pub(super) struct Scene {
 
 impl Scene {
     pub(super) fn new(models: &[&str]) -> Self {
-        Self::of(FakeGpus::new(models), Settings::default())
+        Self::with_settings(FakeGpus::new(models), Settings::default())
     }
 
-    pub(super) fn of(gpus: FakeGpus, settings: Settings) -> Self {
+    pub(super) fn with_settings(gpus: FakeGpus, settings: Settings) -> Self {
         let mut scene = Self {
             node: Node::new(Settings::default()),
             gpus,
@@ -232,7 +232,7 @@ impl Scene {
                 self.list_holders();
                 self.decide();
                 let again = self.decide();
-                let is_due = again.next.wake.is_some_and(|wake| wake <= self.now);
+                let is_due = again.next.next_at.is_some_and(|next_at| next_at <= self.now);
                 if again.step.is_none() && again.healthy == self.kubelet && !is_due {
                     return again.status;
                 }
@@ -393,7 +393,7 @@ fn a_slice_on_which_a_process_runs_is_not_destroyed() {
     scene.run(step);
     assert_eq!(scene.places(), ["1g.10gb at 0:1"]);
     let decision = scene.decide();
-    assert!(decision.step.is_none() && decision.next.wake.is_some(), "tried again later");
+    assert!(decision.step.is_none() && decision.next.next_at.is_some(), "tried again later");
     scene.gpus.set_processes(&DeviceId::new("MIG-1"), false);
     scene.now += Duration::from_millis(200);
     scene.settle();

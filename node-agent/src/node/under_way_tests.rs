@@ -89,7 +89,7 @@ fn a_step_that_did_not_run_blocks_nothing() {
 
 #[test]
 fn no_share_is_served_on_a_gpu_whose_mode_is_being_switched() {
-    let mut scene = Scene::of(FakeGpus::uncut(&["H100-80GB"]), Settings::default());
+    let mut scene = Scene::with_settings(FakeGpus::uncut(&["H100-80GB"]), Settings::default());
     let rule = |kinds: &[Kind]| GpuRule {
         kinds: kinds.to_vec(),
         mode_change: ModeChange::WithoutReset,

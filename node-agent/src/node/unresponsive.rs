@@ -27,7 +27,7 @@ mod tests {
     use super::super::{NodePod, NodePods, Spared};
     use super::*;
     use crate::gpu::fake::uuid;
-    use crate::gpu::{GpuError, Silent};
+    use crate::gpu::{GpuError, Unresponsive};
     use kerf_core::contract::{Condition, ConditionStatus, SliceState};
     use kerf_core::names::{DeviceId, PodKey, PodUid, SliceId};
     use std::collections::BTreeMap;
@@ -91,7 +91,7 @@ mod tests {
     }
 
     /// Two GPUs, each with a slice of `a`. Then the agent restarts, and the second GPU does not answer.
-    fn restarted_without_the_second(silent: Silent, bound: bool) -> Scene {
+    fn restarted_without_the_second(unresponsive: Unresponsive, bound: bool) -> Scene {
         let mut scene = Scene::new(&["H100-80GB", "H100-80GB"]);
         let reservation = Some(("a", ONE));
         let wants = vec![
@@ -107,7 +107,7 @@ mod tests {
         scene.decide();
         scene.settings.access = true;
         scene.restart_agent();
-        scene.node.on_unresponsive(silent);
+        scene.node.on_unresponsive(unresponsive);
         let pod = NodePod {
             key: PodKey::new("ns", "a"),
             admitted: true,
@@ -128,10 +128,10 @@ mod tests {
 
     #[test]
     fn slices_on_a_gpu_that_stays_unresponsive_are_spared_and_reported() {
-        let silent = || Silent::from([(1, GpuError::Stopped)]);
-        let mut scene = restarted_without_the_second(silent(), true);
+        let unresponsive = || Unresponsive::from([(1, GpuError::Stopped)]);
+        let mut scene = restarted_without_the_second(unresponsive(), true);
         let decision = scene.decide();
-        let spared = decision.kept.unwrap().spared;
+        let spared = decision.slices.unwrap().spared;
         assert_eq!(spared.gpus, [uuid(1)].into());
         assert_eq!(spared.devices, [DeviceId::new("MIG-2")].into());
         let status = decision.status;
@@ -140,12 +140,12 @@ mod tests {
         let healthy = status.conditions.iter().find(|c| c.kind == Condition::GPUS_HEALTHY).unwrap();
         assert!(healthy.status == ConditionStatus::False && healthy.message.contains("GPU 1"), "{healthy:?}");
         // Now the GPU answers.
-        scene.node.on_unresponsive(Silent::new());
+        scene.node.on_unresponsive(Unresponsive::new());
         scene.observe();
-        assert_eq!(scene.decide().kept.unwrap().spared, Spared::default());
+        assert_eq!(scene.decide().slices.unwrap().spared, Spared::default());
         // An unbound pod is placed elsewhere, and so is every pod once all GPUs that NVML counts have answered.
-        for (silent, bound) in [(silent(), false), (Silent::new(), true)] {
-            let mut scene = restarted_without_the_second(silent, bound);
+        for (unresponsive, bound) in [(unresponsive(), false), (Unresponsive::new(), true)] {
+            let mut scene = restarted_without_the_second(unresponsive, bound);
             let status = scene.decide().status;
             assert_eq!(status.slice(&SliceId::new("s2")).unwrap().state, SliceState::Failed);
         }

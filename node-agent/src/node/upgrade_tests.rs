@@ -22,7 +22,8 @@ fn share(pod: Option<&str>) -> WantedSlice {
 /// A GPU on which the pod `a` holds an MPS share, with a daemon that serves.
 fn shared() -> Scene {
     let gpus = crate::gpu::fake::FakeGpus::new(&["L4-24GB"]);
-    let mut scene = Scene::of(gpus, Settings { mps: Some("/run/kerf/mps".into()), ..Settings::default() });
+    let mut scene =
+        Scene::with_settings(gpus, Settings { mps: Some("/run/kerf/mps".into()), ..Settings::default() });
     scene.want(vec![share(Some("a"))]);
     scene.decide();
     serve(&mut scene);
@@ -34,7 +35,7 @@ fn shared() -> Scene {
 
 /// Reports that the desired daemons serve.
 fn serve(scene: &mut Scene) {
-    let wanted = scene.decide().kept.unwrap().daemons;
+    let wanted = scene.decide().slices.unwrap().daemons;
     let serving = wanted.into_iter().map(|(gpu, wanted)| {
         (gpu, Daemon::Serving { generation: 1, limit: wanted.limit, threads: wanted.threads })
     });
@@ -71,13 +72,13 @@ fn the_driver_is_released_after_the_last_unused_mps_daemon_has_ended() {
     let mut scene = shared();
     begin(&mut scene);
     let decision = scene.decide();
-    assert_eq!(decision.kept.unwrap().daemons.len(), 1, "its pod runs");
+    assert_eq!(decision.slices.unwrap().daemons.len(), 1, "its pod runs");
     assert_eq!(decision.let_go, None);
     // Whatever upgrades the driver evicts the pod.
     scene.end_pods();
     scene.want(vec![share(None)]);
     let decision = scene.decide();
-    assert!(decision.kept.unwrap().daemons.is_empty());
+    assert!(decision.slices.unwrap().daemons.is_empty());
     assert_eq!(decision.let_go, None, "it has not ended yet");
     scene.node.on_daemons(Daemons::new());
     let folder = Some("/run/kerf/mps".into());
@@ -88,7 +89,8 @@ fn the_driver_is_released_after_the_last_unused_mps_daemon_has_ended() {
 fn a_bound_pod_keeps_its_daemon_and_a_pending_pod_does_not() {
     for is_bound in [true, false] {
         let gpus = crate::gpu::fake::FakeGpus::new(&["L4-24GB"]);
-        let mut scene = Scene::of(gpus, Settings { mps: Some("/run".into()), ..Settings::default() });
+        let mut scene =
+            Scene::with_settings(gpus, Settings { mps: Some("/run".into()), ..Settings::default() });
         scene.want(vec![share(Some("a"))]);
         scene.decide();
         serve(&mut scene);
@@ -105,7 +107,7 @@ fn a_bound_pod_keeps_its_daemon_and_a_pending_pod_does_not() {
         let bound = (PodUid::new("a-uid"), pod);
         scene.node.on_pods(is_bound.then_some(bound).into_iter().collect());
         begin(&mut scene);
-        assert_eq!(scene.decide().kept.unwrap().daemons.is_empty(), !is_bound);
+        assert_eq!(scene.decide().slices.unwrap().daemons.is_empty(), !is_bound);
     }
 }
 

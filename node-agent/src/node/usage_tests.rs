@@ -177,16 +177,16 @@ fn two_shares_of_a_pod_are_one_allowance() {
 fn the_driver_limits_pods_to_their_shares_if_the_policy_enables_that() {
     let mut scene = scene();
     scene.node.on_usage(usage(&[("a", 100), ("stranger", 100)], &[]));
-    assert!(scene.decide().kept.unwrap().limits.is_empty());
+    assert!(scene.decide().slices.unwrap().limits.is_empty());
     let time_slicing = TimeSlicingRule { memory_limits: true, ..TimeSlicingRule::default() };
     scene.policy.gpus = vec![GpuRule { time_slicing, ..GpuRule::default() }];
     scene.want(vec![wanted("s1", share(4), Some(("a", FOUR)))]);
-    let limits = scene.decide().kept.unwrap().limits;
+    let limits = scene.decide().slices.unwrap().limits;
     let limits: Vec<_> = limits.iter().map(|((_, cgroup), limit)| (cgroup.as_str(), *limit)).collect();
     assert_eq!(limits, [("/sys/fs/cgroup/a-uid", gib(4))]);
     scene.node.on_usage(usage(&[], &[]));
     assert!(
-        scene.decide().kept.unwrap().limits.is_empty(),
+        scene.decide().slices.unwrap().limits.is_empty(),
         "its processes are gone, and its cgroup with them"
     );
 }

@@ -15,14 +15,14 @@ use tonic::transport::Channel;
 
 /// The first wait for the acknowledgement, which a kubelet sends within 2.4 ms (measured). It doubles with each
 /// request.
-const FIRST_WAIT: Duration = Duration::from_millis(1);
+const FIRST_BACKOFF: Duration = Duration::from_millis(1);
 
 /// The longest wait while an acknowledgement may come at any moment.
-const LONGEST_WAIT: Duration = Duration::from_millis(20);
+const BACKOFF_LIMIT: Duration = Duration::from_millis(20);
 
 /// After this time without one the kubelet has a problem, and frequent requests do not help.
-const SOON: Duration = Duration::from_secs(2);
-const WAIT_AFTERWARDS: Duration = Duration::from_millis(500);
+const FAST_POLL_LIMIT: Duration = Duration::from_secs(2);
+const SLOW_POLL_INTERVAL: Duration = Duration::from_millis(500);
 
 /// The allocatable devices to wait for. A new number triggers a request even if nothing has changed.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -47,7 +47,7 @@ pub async fn watch_allocatable(
             () = stop.cancelled() => return,
         }
         let since = Instant::now();
-        let mut wait = FIRST_WAIT;
+        let mut wait = FIRST_BACKOFF;
         loop {
             tokio::select! {
                 () = tokio::time::sleep(wait) => {}
@@ -55,7 +55,7 @@ pub async fn watch_allocatable(
                     if changed.is_err() {
                         return;
                     }
-                    wait = FIRST_WAIT;
+                    wait = FIRST_BACKOFF;
                     tokio::time::sleep(wait).await;
                 }
                 () = stop.cancelled() => return,
@@ -64,8 +64,8 @@ pub async fn watch_allocatable(
             if ask(&mut client, &pace, &events, &wanted).await {
                 break;
             }
-            let late = since.elapsed() > SOON;
-            wait = if late { WAIT_AFTERWARDS } else { (wait * 2).min(LONGEST_WAIT) };
+            let late = since.elapsed() > FAST_POLL_LIMIT;
+            wait = if late { SLOW_POLL_INTERVAL } else { (wait * 2).min(BACKOFF_LIMIT) };
         }
     }
 }

@@ -19,7 +19,7 @@ use tonic::transport::Channel;
 use tonic::{Code, Status};
 
 /// The wait after a failed request.
-const AFTER_ERROR: Duration = Duration::from_millis(500);
+const RETRY_DELAY: Duration = Duration::from_millis(500);
 
 /// The wait after a request above the kubelet's rate limit.
 const AFTER_LIMIT: Duration = Duration::from_millis(20);
@@ -55,7 +55,7 @@ pub async fn list_holders(
                 }
                 // The request has failed, so request the list again.
                 wanted.notify_one();
-                tokio::time::sleep(if limited { AFTER_LIMIT } else { AFTER_ERROR }).await;
+                tokio::time::sleep(if limited { AFTER_LIMIT } else { RETRY_DELAY }).await;
             }
         }
     }
@@ -99,7 +99,7 @@ fn holders(
             take_devices(&mut all, container.devices, &holder);
             let claims = container.dynamic_resources.iter().flat_map(|claim| &claim.claim_resources);
             let claimed =
-                claims.filter_map(|claim| Foreign::of_claim(&claim.driver_name, &claim.device_name));
+                claims.filter_map(|claim| Foreign::from_claim(&claim.driver_name, &claim.device_name));
             all.foreign.extend(claimed.map(|device| (device, holder.clone())));
         }
     }
@@ -110,7 +110,7 @@ fn take_devices(all: &mut Holders, listed: Vec<ContainerDevices>, holder: &Holde
     for devices in listed {
         let name = devices.resource_name.parse::<ResourceName>().ok();
         for id in devices.device_ids {
-            let foreign = Foreign::of_plugin(&devices.resource_name, &id);
+            let foreign = Foreign::from_plugin_device(&devices.resource_name, &id);
             all.foreign.extend(foreign.map(|device| (device, holder.clone())));
             let held = name.map(|name| Held { name, holder: holder.clone() });
             all.held.extend(held.map(|held| (DeviceId::new(id), held)));

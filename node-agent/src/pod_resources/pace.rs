@@ -26,15 +26,15 @@ struct Bucket {
 impl Pace {
     #[must_use]
     pub fn for_acknowledgements() -> Self {
-        Self::of(FOR_ACKNOWLEDGEMENTS)
+        Self::with_part(FOR_ACKNOWLEDGEMENTS)
     }
 
     #[must_use]
     pub fn for_holders() -> Self {
-        Self::of(FOR_HOLDERS)
+        Self::with_part(FOR_HOLDERS)
     }
 
-    fn of(part: f64) -> Self {
+    fn with_part(part: f64) -> Self {
         let tokens = f64::from(POD_RESOURCES_BURST) * part;
         Self { part, bucket: Mutex::new(Bucket { tokens, filled: Instant::now() }) }
     }

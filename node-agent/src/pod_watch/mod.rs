@@ -36,7 +36,7 @@ impl Roster {
     }
 
     /// Returns the pods if they changed since the last call.
-    fn news(&mut self) -> Option<NodePods> {
+    fn take_changed(&mut self) -> Option<NodePods> {
         if self.reported.as_ref() == Some(&self.pods) {
             return None;
         }
@@ -142,7 +142,7 @@ pub async fn watch(
 }
 
 fn report(roster: &mut Roster, events: &Events) {
-    if let Some(pods) = roster.news() {
+    if let Some(pods) = roster.take_changed() {
         events.send(Event::Pods(pods));
     }
 }

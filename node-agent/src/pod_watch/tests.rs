@@ -22,17 +22,17 @@ fn pod(uid: &str, status: &Value) -> PodView {
 #[test]
 fn a_change_of_a_pod_is_reported_once() {
     let mut roster = Roster::default();
-    assert_eq!(roster.news(), Some(NodePods::new()), "the first report is due even without a pod");
+    assert_eq!(roster.take_changed(), Some(NodePods::new()), "the first report is due even without a pod");
     roster.take(&pod("u", &json!({"phase": "Pending"})));
-    let reported = roster.news().unwrap();
+    let reported = roster.take_changed().unwrap();
     let known = &reported[&PodUid::new("u")];
     let (counts, inits) = (known.names.values().copied(), known.inits.iter().map(String::as_str));
     assert_eq!((known.admitted, counts.collect(), inits.collect()), (false, vec![2], vec!["load"]));
-    assert_eq!(roster.news(), None);
+    assert_eq!(roster.take_changed(), None);
     roster.take(&pod("u", &json!({"phase": "Pending", "startTime": "2026-01-01T00:00:00Z"})));
-    assert!(roster.news().unwrap()[&PodUid::new("u")].admitted);
+    assert!(roster.take_changed().unwrap()[&PodUid::new("u")].admitted);
     roster.take(&pod("u", &json!({"phase": "Failed", "startTime": "2026-01-01T00:00:00Z"})));
-    assert_eq!(roster.news(), Some(NodePods::new()));
+    assert_eq!(roster.take_changed(), Some(NodePods::new()));
 }
 
 #[test]
@@ -133,8 +133,8 @@ fn a_pod_that_was_rejected_during_a_gap_of_the_watch_is_reported_once() {
 #[test]
 fn a_pod_without_names_of_kerf_is_not_reported() {
     let mut roster = Roster::default();
-    roster.news();
+    roster.take_changed();
     let other = json!({"metadata": {"name": "b"}, "spec": {"containers": [{"name": "main"}]}, "status": {}});
     roster.take(&serde_json::from_value(other).unwrap());
-    assert_eq!(roster.news(), None);
+    assert_eq!(roster.take_changed(), None);
 }

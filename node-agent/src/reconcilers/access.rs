@@ -2,7 +2,7 @@
 
 use crate::access::AccessFiles;
 use crate::event::{Event, Events};
-use crate::node::Kept;
+use crate::node::DesiredSlices;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::watch;
@@ -18,14 +18,16 @@ const RETRY_INTERVAL: Duration = Duration::from_secs(2);
 /// known.
 pub async fn reconcile(
     files: AccessFiles,
-    mut wanted: watch::Receiver<Option<Kept>>,
+    mut wanted: watch::Receiver<Option<DesiredSlices>>,
     events: Events,
     stop: CancellationToken,
 ) {
     let files = Arc::new(files);
     loop {
-        let now =
-            wanted.borrow_and_update().as_ref().map(|kept| (kept.reach.clone(), kept.spared.devices.clone()));
+        let now = wanted
+            .borrow_and_update()
+            .as_ref()
+            .map(|slices| (slices.reach.clone(), slices.spared.devices.clone()));
         let Some((now, spared)) = now else {
             tokio::select! {
                 () = stop.cancelled() => return,

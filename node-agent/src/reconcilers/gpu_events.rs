@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use tokio_util::sync::CancellationToken;
 
-const WAIT: Duration = Duration::from_secs(5);
+const POLL_INTERVAL: Duration = Duration::from_secs(5);
 
 /// The shortest and the longest wait between tries while NVML does not answer.
 const BACKOFF: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(5));
@@ -31,7 +31,7 @@ impl Reopen {
     }
 }
 
-/// Starts the thread. After `stop` it closes NVML and ends within [`WAIT`].
+/// Starts the thread. After `stop` it closes NVML and ends within [`POLL_INTERVAL`].
 pub fn watch(
     library: Library,
     events: Events,
@@ -70,12 +70,12 @@ fn watch_once(
     let mut watch = EventWatch::open(&library.find())?;
     while !stop.is_cancelled() && !reopen.take() {
         if watch.gpus() == 0 {
-            std::thread::sleep(WAIT);
+            std::thread::sleep(POLL_INTERVAL);
             // NVML may count more GPUs when it is opened again.
             if watch.count() == 0 {
                 return Ok(());
             }
-        } else if let Some(event) = watch.wait(WAIT)? {
+        } else if let Some(event) = watch.wait(POLL_INTERVAL)? {
             events.send(Event::Trouble(event));
             continue;
         } else {

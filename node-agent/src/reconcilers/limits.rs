@@ -3,7 +3,7 @@
 use crate::event::{Event, Events};
 use crate::gpu::limits::Limits;
 use crate::gpu::{GpuError, GpuThread, NvmlCode};
-use crate::node::Kept;
+use crate::node::DesiredSlices;
 use kerf_core::names::GpuUuid;
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -19,7 +19,7 @@ const RETRY_INTERVAL: Duration = Duration::from_secs(30);
 pub async fn reconcile(
     thread: GpuThread,
     mut set: Limits,
-    mut wanted: watch::Receiver<Option<Kept>>,
+    mut wanted: watch::Receiver<Option<DesiredSlices>>,
     events: Events,
     stop: CancellationToken,
 ) {
@@ -27,8 +27,10 @@ pub async fn reconcile(
     // not set again at each change.
     let (mut tried, mut again) = (None, None);
     loop {
-        let now =
-            wanted.borrow_and_update().as_ref().map(|kept| (kept.limits.clone(), kept.spared.gpus.clone()));
+        let now = wanted
+            .borrow_and_update()
+            .as_ref()
+            .map(|slices| (slices.limits.clone(), slices.spared.gpus.clone()));
         if let Some(limits) =
             now.filter(|now| tried.as_ref() != Some(now) || again.is_some_and(|at| at <= Instant::now()))
         {

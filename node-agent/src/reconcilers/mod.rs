@@ -8,7 +8,7 @@ pub mod limits;
 mod loss;
 pub mod mps;
 
-use crate::node::{Kept, Pause};
+use crate::node::{DesiredSlices, Pause};
 use crate::rejected::Eviction;
 use gpu_events::Reopen;
 use kerf_core::contract::SliceLength;
@@ -22,7 +22,7 @@ const EVICTIONS: usize = 16;
 /// The channels on which the loop publishes the desired state.
 pub struct DesiredState {
     /// Desired device files and MPS daemons for the existing slices; `None` until these are known.
-    pub kept: watch::Sender<Option<Kept>>,
+    pub slices: watch::Sender<Option<DesiredSlices>>,
     pub lengths: watch::Sender<BTreeMap<GpuUuid, SliceLength>>,
     /// Which of the GPU Operator's DCGM programs are paused.
     pub pause: watch::Sender<Pause>,
@@ -35,7 +35,7 @@ pub struct DesiredState {
 
 /// The receiving ends of [`DesiredState`].
 pub struct Inputs {
-    pub kept: watch::Receiver<Option<Kept>>,
+    pub slices: watch::Receiver<Option<DesiredSlices>>,
     pub lengths: watch::Receiver<BTreeMap<GpuUuid, SliceLength>>,
     pub pause: watch::Receiver<Pause>,
     pub remove_rejected: watch::Receiver<bool>,
@@ -45,19 +45,19 @@ pub struct Inputs {
 
 #[must_use]
 pub fn channels() -> (DesiredState, Inputs) {
-    let (kept, to_keep) = watch::channel(None);
+    let (slices, desired_slices) = watch::channel(None);
     let (lengths, to_set) = watch::channel(BTreeMap::new());
     let (pause, to_pause) = watch::channel(Pause::default());
     let (remove_rejected, to_remove) = watch::channel(false);
     let (evict, to_evict) = mpsc::channel(EVICTIONS);
     let reopen = Reopen::default();
     let inputs = Inputs {
-        kept: to_keep,
+        slices: desired_slices,
         lengths: to_set,
         pause: to_pause,
         remove_rejected: to_remove,
         evict: to_evict,
         reopen: reopen.clone(),
     };
-    (DesiredState { kept, lengths, pause, remove_rejected, evict, reopen }, inputs)
+    (DesiredState { slices, lengths, pause, remove_rejected, evict, reopen }, inputs)
 }

@@ -4,7 +4,7 @@ use super::loss::Losses;
 use crate::event::{Event, Events};
 use crate::gpu::{ComputeMode, GpuError, GpuThread};
 use crate::mps::{ComputeModes, Observed, Paths, State, Targets, Timings, Wanted, supervise};
-use crate::node::{Daemon, Daemons, Kept, WantedDaemon};
+use crate::node::{Daemon, Daemons, DesiredSlices, WantedDaemon};
 use futures::FutureExt as _;
 use futures::future::BoxFuture;
 use kerf_core::names::GpuUuid;
@@ -39,7 +39,7 @@ impl ComputeModes for GpuThread {
 pub async fn reconcile(
     paths: Paths,
     thread: GpuThread,
-    mut wanted: watch::Receiver<Option<Kept>>,
+    mut wanted: watch::Receiver<Option<DesiredSlices>>,
     events: Events,
     stop: CancellationToken,
 ) {
@@ -48,7 +48,7 @@ pub async fn reconcile(
     let supervising = supervise(paths, Timings::default(), to_run, observed, thread, stop.clone());
     let passing_on = async {
         loop {
-            let now = wanted.borrow_and_update().as_ref().map(by_target);
+            let now = wanted.borrow_and_update().as_ref().map(desired_targets);
             targets.send_if_modified(|old| {
                 *old != now && {
                     *old = now;
@@ -80,13 +80,13 @@ pub async fn reconcile(
     stop.cancelled().await;
 }
 
-fn by_target(kept: &Kept) -> Targets {
-    let wanted = kept.daemons.iter().map(|(gpu, daemon)| {
+fn desired_targets(slices: &DesiredSlices) -> Targets {
+    let wanted = slices.daemons.iter().map(|(gpu, daemon)| {
         let WantedDaemon { limit, threads, exclusive, in_use } = *daemon;
         let wanted = Wanted { limit, threads, exclusive, in_use };
         (gpu.as_str().to_owned(), wanted)
     });
-    let spared = kept.spared.gpus.iter().map(ToString::to_string).collect();
+    let spared = slices.spared.gpus.iter().map(ToString::to_string).collect();
     Targets { wanted: wanted.collect(), spared }
 }
 

@@ -24,11 +24,11 @@ use tokio_util::sync::CancellationToken;
 const QUEUE: usize = 256;
 
 /// How long the same Event is not repeated: a fault that every probe finds is written once a minute.
-const QUIET: Duration = Duration::from_mins(1);
+const REPEAT_INTERVAL: Duration = Duration::from_mins(1);
 
 /// How often an Event is tried, the wait after the first try, which doubles, and the timeout of one try.
 const TRIES: u32 = 5;
-const FIRST_WAIT: Duration = Duration::from_secs(1);
+const FIRST_BACKOFF: Duration = Duration::from_secs(1);
 const TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The object of an Event.
@@ -64,7 +64,7 @@ impl Recorder {
             publisher,
             written: HashMap::new(),
             dropped: Arc::clone(&dropped),
-            quiet: QUIET,
+            quiet: REPEAT_INTERVAL,
         };
         (Self { queue, dropped }, writer)
     }
@@ -80,8 +80,8 @@ impl Recorder {
     }
 
     /// How many Events were dropped, because the queue was full or the API server refused them.
-    #[must_use]
-    pub fn dropped(&self) -> u64 {
+    #[cfg(test)]
+    fn dropped(&self) -> u64 {
         self.dropped.load(Ordering::Relaxed)
     }
 }
@@ -125,7 +125,7 @@ impl Writer {
 
     async fn write(&mut self, about: &About, reported: &AgentEvent) {
         let (event, regarding) = (event(reported, &self.node), reference(about, &self.node));
-        let mut wait = FIRST_WAIT;
+        let mut wait = FIRST_BACKOFF;
         for _ in 0..TRIES {
             let error = match tokio::time::timeout(TIMEOUT, self.publisher.publish(&event, &regarding)).await
             {

@@ -68,7 +68,7 @@ fn taken(asked: &Asked) -> (u16, Value) {
 async fn an_event_refers_to_its_object() {
     let reports =
         vec![(pod(), unhealthy(0)), (About::Node, unhealthy(0)), (About::GpuNode(None), unhealthy(0))];
-    let (log, dropped) = written(reports, QUIET, taken).await;
+    let (log, dropped) = written(reports, REPEAT_INTERVAL, taken).await;
     assert_eq!(dropped, 0);
     let events = log.all();
     let paths: Vec<&str> = events.iter().map(|asked| asked.path.as_str()).collect();
@@ -87,7 +87,7 @@ async fn an_event_refers_to_its_object() {
 async fn a_repeated_event_is_suppressed_for_a_while_and_another_one_is_written_at_once() {
     let reports = [(About::Node, 0), (About::Node, 0), (About::Node, 1), (pod(), 0)]
         .map(|(about, gpu)| (about, unhealthy(gpu)));
-    let (log, _) = written(reports.to_vec(), QUIET, taken).await;
+    let (log, _) = written(reports.to_vec(), REPEAT_INTERVAL, taken).await;
     let methods: Vec<String> = log.all().into_iter().map(|asked| asked.method).collect();
     assert_eq!(methods, ["POST", "POST", "POST"]);
 }
@@ -122,7 +122,7 @@ async fn a_refused_event_is_counted_and_does_not_block_the_next() {
         _ => taken(asked),
     };
     let (log, dropped) =
-        written(vec![(pod(), unhealthy(0)), (pod(), unhealthy(1))], QUIET, first_refused).await;
+        written(vec![(pod(), unhealthy(0)), (pod(), unhealthy(1))], REPEAT_INTERVAL, first_refused).await;
     assert_eq!((log.all().len(), dropped), (2, 1));
 }
 

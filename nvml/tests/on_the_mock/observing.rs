@@ -72,10 +72,10 @@ pub fn a_gpu_that_never_answered_is_left_out(node: &Node) {
     let mut nvml = open();
     let seen = nvml.observe().unwrap();
     assert_eq!(seen.iter().map(|gpu| gpu.index).collect::<Vec<_>>(), [1]);
-    assert_eq!(nvml.silent().keys().collect::<Vec<_>>(), [&0]);
+    assert_eq!(nvml.unresponsive().keys().collect::<Vec<_>>(), [&0]);
     node.control(&MockControl::new());
     assert_eq!(nvml.observe().unwrap().len(), 2);
-    assert!(nvml.silent().is_empty());
+    assert!(nvml.unresponsive().is_empty());
 }
 
 pub fn an_error_of_all_of_nvml_fails_the_observation(node: &Node) {
@@ -186,7 +186,7 @@ pub fn a_backend_for_one_gpu_touches_no_other(node: &Node) {
     drop(all);
     let seen = one.observe().unwrap();
     assert_eq!(seen.iter().map(|gpu| (&gpu.uuid, gpu.instances.len())).collect::<Vec<_>>(), [(&second, 1)]);
-    assert!(one.silent().is_empty());
+    assert!(one.unresponsive().is_empty());
     one.set_compute_mode(&second, ComputeMode::ExclusiveProcess).unwrap();
     let refused = one.set_compute_mode(&first, ComputeMode::ExclusiveProcess);
     assert_eq!(refused, Err(kerf_nvml::GpuError::NoSuchGpu(first)), "it is another's");

@@ -26,7 +26,7 @@ impl State {
 
 impl GpuBackend for FakeGpus {
     fn count(&mut self) -> Result<u32, GpuError> {
-        Ok(self.with(|state| u32::try_from(state.gpus.len()).unwrap()))
+        Ok(self.with_state(|state| u32::try_from(state.gpus.len()).unwrap()))
     }
 
     fn for_one(&self, index: u32) -> Box<dyn GpuBackend> {
@@ -46,7 +46,7 @@ impl GpuBackend for FakeGpus {
         part: Option<ComputeInstance>,
     ) -> Result<GpuInstance, GpuError> {
         self.wait();
-        self.with(|state| {
+        self.with_state(|state| {
             let made = state.made + 1;
             let created = state.gpu(gpu)?.create(wanted, part, made)?;
             state.made = made;
@@ -60,19 +60,19 @@ impl GpuBackend for FakeGpus {
         instance: &GpuInstance,
         part: Option<ComputeInstance>,
     ) -> Result<(), GpuError> {
-        self.with(|state| state.gpu(gpu)?.destroy(instance, part))
+        self.with_state(|state| state.gpu(gpu)?.destroy(instance, part))
     }
 
     fn set_mig_mode(&mut self, gpu: &GpuUuid, on: bool, reset: bool) -> Result<(), GpuError> {
-        self.with(|state| state.gpu(gpu)?.set_mig_mode(on, reset))
+        self.with_state(|state| state.gpu(gpu)?.set_mig_mode(on, reset))
     }
 
     fn compute_mode(&mut self, gpu: &GpuUuid) -> Result<ComputeMode, GpuError> {
-        self.with(|state| Ok(state.gpu(gpu)?.gpu.compute_mode))
+        self.with_state(|state| Ok(state.gpu(gpu)?.gpu.compute_mode))
     }
 
     fn set_compute_mode(&mut self, gpu: &GpuUuid, mode: ComputeMode) -> Result<(), GpuError> {
-        self.with(|state| {
+        self.with_state(|state| {
             state.gpu(gpu)?.gpu.compute_mode = mode;
             Ok(())
         })
@@ -84,7 +84,7 @@ impl GpuBackend for FakeGpus {
         cgroup: &str,
         limit: Option<MemoryMib>,
     ) -> Result<(), GpuError> {
-        self.with(|state| {
+        self.with_state(|state| {
             state.gpu(gpu)?;
             let key = (gpu.clone(), cgroup.to_owned());
             match limit {
@@ -137,7 +137,7 @@ impl FakeGpu {
         let on_it = |p: &&Process| p.gi == Some(instance.gi) && p.ci.is_none_or(|ci| doomed.contains(&ci));
         let holders: Vec<&Process> = self.gpu.processes.iter().filter(on_it).collect();
         if !holders.is_empty() {
-            return Err(GpuError::Busy(Holders::of(holders)));
+            return Err(GpuError::Busy(Holders::from_processes(holders)));
         }
         match (part, &mut found.compute) {
             (None, _) => drop(self.gpu.instances.remove(at)),
@@ -163,7 +163,7 @@ impl FakeGpu {
             MigMode::Settled(_) | MigMode::Pending(_) => {}
         }
         if !gpu.processes.is_empty() {
-            return Err(GpuError::Busy(Holders::of(&gpu.processes)));
+            return Err(GpuError::Busy(Holders::from_processes(&gpu.processes)));
         }
         if gpu.compute_mode != ComputeMode::Default {
             return refuse(ModeRefusal::ComputeMode(gpu.index));

@@ -5,7 +5,7 @@ mod backend;
 #[cfg(test)]
 mod tests;
 
-use super::{ComputeMode, Driver, Gpu, GpuError, MigMode, NvmlCode, Process, RowRemapping, Topology};
+use super::{ComputeMode, Driver, Gpu, GpuError, MigMode, NvmlCode, Process, RowRemapping};
 use kerf_core::mig::{MigTable, catalog};
 use kerf_core::names::{DeviceId, GpuUuid};
 use kerf_core::units::MemoryMib;
@@ -72,7 +72,7 @@ impl FakeGpus {
     /// The same GPUs with MIG mode off.
     pub(crate) fn uncut(models: &[&str]) -> Self {
         let gpus = Self::new(models);
-        gpus.with(|state| {
+        gpus.with_state(|state| {
             for gpu in state.gpus.iter_mut().filter(|g| g.table.is_some()) {
                 gpu.gpu.mig = MigMode::Settled(false);
             }
@@ -82,11 +82,11 @@ impl FakeGpus {
 
     /// Makes the next changing call fail.
     pub(crate) fn fail_next(&self, error: GpuError) {
-        self.with(|state| state.errors.push_back(error));
+        self.with_state(|state| state.errors.push_back(error));
     }
 
     pub(crate) fn gpus(&self) -> Vec<Gpu> {
-        self.with(|state| state.gpus.iter().map(FakeGpu::seen).collect())
+        self.with_state(|state| state.gpus.iter().map(FakeGpu::seen).collect())
     }
 
     /// Starts or ends a process on the MIG device with this id.
@@ -117,7 +117,7 @@ impl FakeGpus {
     }
 
     pub(crate) fn end_process(&self, pid: u32) {
-        self.with(|state| state.gpus.iter_mut().for_each(|g| g.gpu.processes.retain(|p| p.pid != pid)));
+        self.with_state(|state| state.gpus.iter_mut().for_each(|g| g.gpu.processes.retain(|p| p.pid != pid)));
     }
 
     /// Uses memory of a GPU without a listed process.
@@ -132,12 +132,14 @@ impl FakeGpus {
 
     /// Makes the thread of a GPU panic in its next call.
     pub(crate) fn set_panicking(&self, index: u32) {
-        self.with(|state| state.panicking.insert(index));
+        self.with_state(|state| state.panicking.insert(index));
     }
 
     /// Makes calls to a GPU hang from now on, or return.
     pub(crate) fn set_hanging(&self, index: u32, hangs: bool) {
-        self.with(|state| if hangs { state.hanging.insert(index) } else { state.hanging.remove(&index) });
+        self.with_state(
+            |state| if hangs { state.hanging.insert(index) } else { state.hanging.remove(&index) },
+        );
     }
 
     pub(crate) fn set_remapping(&self, index: u32, remapping: RowRemapping) {
@@ -146,9 +148,9 @@ impl FakeGpus {
 
     /// Returns once the GPU does not hang.
     fn wait(&self) {
-        let panics = self.only.is_some_and(|index| self.with(|state| state.panicking.contains(&index)));
+        let panics = self.only.is_some_and(|index| self.with_state(|state| state.panicking.contains(&index)));
         assert!(!panics, "a fault of the agent's");
-        while self.only.is_some_and(|index| self.with(|state| state.hanging.contains(&index))) {
+        while self.only.is_some_and(|index| self.with_state(|state| state.hanging.contains(&index))) {
             std::thread::sleep(std::time::Duration::from_millis(1));
         }
     }
@@ -159,23 +161,23 @@ impl FakeGpus {
     }
 
     pub(crate) fn limits(&self) -> BTreeMap<(GpuUuid, String), MemoryMib> {
-        self.with(|state| state.limits.clone())
+        self.with_state(|state| state.limits.clone())
     }
 
     /// Reboots the node: slices, processes and settings are gone. Hopper and later lose MIG mode; Ampere applies the
     /// pending one.
     pub(crate) fn reboot(&self) {
-        self.with(|state| {
+        self.with_state(|state| {
             state.limits.clear();
             state.gpus.iter_mut().for_each(FakeGpu::reboot);
         });
     }
 
     fn with_gpu(&self, index: u32, act: impl FnOnce(&mut FakeGpu)) {
-        self.with(|state| act(state.gpus.iter_mut().find(|g| g.gpu.index == index).unwrap()));
+        self.with_state(|state| act(state.gpus.iter_mut().find(|g| g.gpu.index == index).unwrap()));
     }
 
-    fn with<T>(&self, act: impl FnOnce(&mut State) -> T) -> T {
+    fn with_state<T>(&self, act: impl FnOnce(&mut State) -> T) -> T {
         act(&mut self.state.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
@@ -193,7 +195,6 @@ impl FakeGpu {
         let table = model.mig_table();
         let (_, capability) = CAPABILITIES.iter().find(|(start, _)| name.starts_with(start)).unwrap();
         let gpu = Gpu {
-            uuid: uuid(index),
             index,
             minor: index,
             product: format!("NVIDIA {}", model.products[0]),
@@ -201,20 +202,10 @@ impl FakeGpu {
             pci_bus_id: Some(format!("0000:{index:02x}:00.0").parse().unwrap()),
             memory: model.memory,
             reserved: MemoryMib(512),
-            used: MemoryMib(0),
             capability: *capability,
             driver: Driver { version: "580.159.04".to_owned(), cuda: (13, 0) },
-            topology: Topology::default(),
-            pci_class: None,
             mig: if table.is_some() { MigMode::Settled(true) } else { MigMode::Unsupported },
-            compute_mode: ComputeMode::Default,
-            table: None,
-            instances: Vec::new(),
-            attributes: BTreeMap::new(),
-            processes: Vec::new(),
-            pending_repair: None,
-            remapping: RowRemapping::Unsupported,
-            fault: None,
+            ..Gpu::empty(uuid(index))
         };
         Self { gpu, table, other: MemoryMib(0), is_lost: false }
     }

@@ -55,7 +55,7 @@ impl Limits {
         }
     }
 
-    /// Notes that a limit is about to be set: its value is unknown until it is read.
+    /// Records that a limit is about to be set: its value is unknown until it is read.
     pub fn setting(&mut self, word: Word) {
         match word {
             Word::SetMemory(..) => self.memory = Limit { read: None, set: true },

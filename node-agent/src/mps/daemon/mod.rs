@@ -2,9 +2,9 @@
 //! time.
 //!
 //! ```text
-//! Unknown ─look─▶ Down ─spawn─▶ Running ─(hung and unused, hopeless)─▶ Doomed ─kill─▶ Unknown
-//!                  │              └─(undesired)──▶ Leaving ─(too slow)─▶ Doomed
-//!                  └─(undesired; compute mode restored)─▶ Gone
+//! Unknown ─inspect─▶ Down ─spawn─▶ Running ─(hung and unused, hopeless)─▶ Doomed ─kill─▶ Unknown
+//!                     │              └─(undesired)──▶ Leaving ─(too slow)─▶ Doomed
+//!                     └─(undesired; compute mode restored)─▶ Gone
 //! ```
 
 mod limits;
@@ -28,7 +28,7 @@ use trouble::Trouble;
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Action {
     /// To find out whether the daemon runs, and to remove what an ended one left.
-    Look,
+    Inspect,
     SetExclusive(bool),
     /// To start the daemon, with this generation number.
     Start(u64),
@@ -39,7 +39,7 @@ pub(super) enum Action {
 
 #[derive(Debug)]
 pub(super) enum Outcome {
-    Looked(Result<Found, String>),
+    Inspected(Result<Found, String>),
     ModeSet(bool, Result<(), String>),
     Started(Result<(), String>),
     Asked(Word, Result<Answer, AskError>),
@@ -47,7 +47,7 @@ pub(super) enum Outcome {
     Removed(Result<(), String>),
 }
 
-/// The result of [`Action::Look`].
+/// The result of [`Action::Inspect`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Found {
     pub running: bool,
@@ -74,7 +74,7 @@ enum Phase {
 }
 
 /// A daemon that ends repeatedly counts as ill: from the fourth end on, when the next backoff would exceed this.
-const BRIEF: Duration = Duration::from_secs(1);
+const UNHEALTHY_BACKOFF: Duration = Duration::from_secs(1);
 
 #[derive(Debug)]
 pub(super) struct Daemon {
@@ -153,7 +153,7 @@ impl Daemon {
             running.filter(|_| self.wanted.is_some()).and_then(|running| running.trouble.as_ref());
         if let Some(trouble) = of_running.or(self.mode_trouble.as_ref()).or(self.trouble.as_ref()) {
             let text = trouble.to_string();
-            let is_brief = matches!(trouble, Trouble::Ended(_)) && self.backoff <= BRIEF;
+            let is_brief = matches!(trouble, Trouble::Ended(_)) && self.backoff <= UNHEALTHY_BACKOFF;
             if is_brief {
                 return State::Restarting { text };
             }
@@ -178,7 +178,7 @@ impl Daemon {
             return Step::Wait(self.resume_at);
         }
         match (&mut self.phase, &self.wanted) {
-            (Phase::Unknown, _) => Step::Do(Action::Look),
+            (Phase::Unknown, _) => Step::Do(Action::Inspect),
             (Phase::Down, Some(_)) => Step::Do(Action::Start(self.generation + 1)),
             (Phase::Down, None) => Step::Do(Action::Remove),
             (Phase::Running(_), None) => {
@@ -237,8 +237,8 @@ impl Daemon {
 
     pub fn done(&mut self, now: Instant, outcome: Outcome) {
         match outcome {
-            Outcome::Looked(Ok(found)) => self.looked(now, found),
-            Outcome::Looked(Err(text)) | Outcome::Removed(Err(text)) => {
+            Outcome::Inspected(Ok(found)) => self.inspected(now, found),
+            Outcome::Inspected(Err(text)) | Outcome::Removed(Err(text)) => {
                 self.try_later(now, Trouble::Remains(text));
             }
             Outcome::ModeSet(exclusive, result) => self.mode_set(now, exclusive, result),
@@ -259,7 +259,7 @@ impl Daemon {
         }
     }
 
-    fn looked(&mut self, now: Instant, found: Found) {
+    fn inspected(&mut self, now: Instant, found: Found) {
         self.generation = found.generation;
         self.phase = if found.running {
             Phase::Running(Box::new(Running::new(now, &self.timings)))

@@ -56,7 +56,7 @@ fn a_daemon_serves_only_after_its_limits_were_set_and_read_back() {
         }
         other => panic!("{other:?}"),
     });
-    assert_eq!(world.actions[..3], [Action::Look, Action::SetExclusive(true), Action::Start(1)]);
+    assert_eq!(world.actions[..3], [Action::Inspect, Action::SetExclusive(true), Action::Start(1)]);
     assert!(world.exclusive);
     let words = words_before.unwrap();
     let order: Vec<usize> = [
@@ -326,7 +326,7 @@ enum Blow {
     Appear,
     Refuse(u32),
     TimeOut(u32),
-    Break { modes: u32, starts: u32, kills: u32, looks: u32, removals: u32, ignored: u32 },
+    Break { modes: u32, starts: u32, kills: u32, inspections: u32, removals: u32, ignored: u32 },
     RestartAgent,
 }
 
@@ -346,8 +346,8 @@ fn blows() -> impl Strategy<Value = Blow> {
         1 => Just(Blow::Appear),
         1 => (1u32..4).prop_map(Blow::Refuse),
         1 => (1u32..4).prop_map(Blow::TimeOut),
-        1 => (few(), few(), few(), few(), few(), few()).prop_map(|(modes, starts, kills, looks, removals, ignored)| {
-            Blow::Break { modes, starts, kills, looks, removals, ignored }
+        1 => (few(), few(), few(), few(), few(), few()).prop_map(|(modes, starts, kills, inspections, removals, ignored)| {
+            Blow::Break { modes, starts, kills, inspections, removals, ignored }
         }),
         1 => Just(Blow::RestartAgent),
     ]
@@ -423,9 +423,9 @@ impl Play {
             Blow::Appear => {}
             Blow::Refuse(times) => world.faults.refused = times,
             Blow::TimeOut(times) => world.faults.timeouts = times,
-            Blow::Break { modes, starts, kills, looks, removals, ignored } => {
+            Blow::Break { modes, starts, kills, inspections, removals, ignored } => {
                 world.faults =
-                    Faults { modes, starts, kills, looks, removals, ignored, refused: 0, timeouts: 0 };
+                    Faults { modes, starts, kills, inspections, removals, ignored, refused: 0, timeouts: 0 };
             }
             Blow::RestartAgent => self.restart_agent(),
         }

@@ -52,7 +52,7 @@ pub(in crate::mps) enum Trouble {
         "the MPS daemon cannot be ended: {0}; if that lasts, the driver hangs, and the node has to be rebooted"
     )]
     Unkillable(String),
-    #[error("what is left of the MPS daemon cannot be looked at or removed: {0}; it is tried again")]
+    #[error("what is left of the MPS daemon cannot be inspected or removed: {0}; it is tried again")]
     Remains(String),
 }
 

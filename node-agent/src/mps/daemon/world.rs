@@ -10,7 +10,7 @@ use kerf_core::units::MemoryMib;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
-const WORD: Duration = Duration::from_millis(2);
+const WORD_DELAY: Duration = Duration::from_millis(2);
 
 /// The limits of a server, or the defaults for future ones.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -48,7 +48,7 @@ pub(super) struct Faults {
     pub modes: u32,
     pub starts: u32,
     pub kills: u32,
-    pub looks: u32,
+    pub inspections: u32,
     pub removals: u32,
     /// Limits that are set without effect.
     pub ignored: u32,
@@ -160,11 +160,11 @@ impl World {
     }
 
     fn perform(&mut self, action: &Action) -> Outcome {
-        self.now += WORD;
+        self.now += WORD_DELAY;
         match *action {
-            Action::Look if one(&mut self.faults.looks) => Outcome::Looked(fail("EIO")),
-            Action::Look => {
-                Outcome::Looked(Ok(Found { running: self.process.is_some(), generation: self.generation }))
+            Action::Inspect if one(&mut self.faults.inspections) => Outcome::Inspected(fail("EIO")),
+            Action::Inspect => {
+                Outcome::Inspected(Ok(Found { running: self.process.is_some(), generation: self.generation }))
             }
             Action::SetExclusive(mode) if one(&mut self.faults.modes) => {
                 Outcome::ModeSet(mode, fail("in use"))

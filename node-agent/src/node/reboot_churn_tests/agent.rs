@@ -75,8 +75,8 @@ impl World {
     pub(super) fn decide(&mut self) -> Decision {
         let decision = self.node.decide(self.now);
         self.kubelet.send(&decision.lists);
-        if decision.kept.is_some() {
-            self.reconcilers.wanted.clone_from(&decision.kept);
+        if decision.slices.is_some() {
+            self.reconcilers.wanted.clone_from(&decision.slices);
         }
         self.published = Some(decision.status.clone());
         self.check_decision(&decision);

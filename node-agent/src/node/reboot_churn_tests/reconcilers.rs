@@ -3,7 +3,7 @@
 use super::World;
 use crate::access::AccessGrant;
 use crate::gpu::fake::uuid;
-use crate::node::{Daemon, Daemons, Kept};
+use crate::node::{Daemon, Daemons, DesiredSlices};
 use crate::processes::{GpuUsage, Usage};
 use kerf_core::names::{DeviceId, GpuUuid};
 use kerf_core::units::MemoryMib;
@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 
 #[derive(Default)]
 pub(super) struct Reconcilers {
-    pub(super) wanted: Option<Kept>,
+    pub(super) wanted: Option<DesiredSlices>,
     /// Daemons and files outlive the agent.
     daemons: BTreeMap<GpuUuid, Daemon>,
     files: BTreeMap<DeviceId, Result<AccessGrant, String>>,
@@ -45,7 +45,7 @@ impl Reconcilers {
 
     /// One turn of the reconcilers. With another choice than 1 something may fail.
     fn turn(&mut self, choice: usize) {
-        let Some(Kept { daemons, reach, .. }) = self.wanted.clone() else { return };
+        let Some(DesiredSlices { daemons, reach, .. }) = self.wanted.clone() else { return };
         let ill = choice % 8 == 6;
         self.files.retain(|device, _| reach.contains_key(device));
         for device in reach.into_keys() {

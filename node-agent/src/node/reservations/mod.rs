@@ -60,7 +60,7 @@ impl Reservations {
         self.ledger = Ledger::restore(restored.ledger.clone(), self.limits, Moment::default());
     }
 
-    /// Writes what a restart needs into the record.
+    /// Writes what a restart needs into the checkpoint.
     pub(super) fn save(&self, record: &mut Restored) {
         record.ledger = self.ledger.saved();
         record.is_own = self.takeover == TakeOver::Done;
@@ -92,7 +92,7 @@ impl Reservations {
         uids.for_each(|uid| self.ledger.retract(uid));
     }
 
-    /// Whether a record has the pod's reservation in its current form.
+    /// Whether a checkpoint has the pod's reservation in its current form.
     pub(super) fn is_in(&self, saved: &Saved, uid: &PodUid) -> bool {
         reserved(&saved.desired, uid).eq(reserved(self.ledger.desired(), uid))
     }
@@ -114,7 +114,7 @@ impl Reservations {
         has_changed
     }
 
-    /// Notes that a pod of this node is gone or finished.
+    /// Records that a pod of this node is gone or finished.
     pub(super) fn end_pod(&mut self, uid: PodUid) {
         self.ended.insert(uid);
     }
@@ -136,7 +136,7 @@ impl Reservations {
         let key = |uid: &PodUid| Some(reserved(desired, uid).next()?.reservation.as_ref()?.key());
         let look_up = due.look_up.into_iter().filter_map(|uid| Some((uid.clone(), key(&uid)?)));
         self.look_up.extend(look_up);
-        self.at(due.next?)
+        self.instant(due.next?)
     }
 
     /// Takes the pods that are due for a look-up.
@@ -195,7 +195,7 @@ impl Reservations {
     }
 
     /// Converts a moment of the ledger to clock time.
-    fn at(&self, moment: Moment) -> Option<Instant> {
+    fn instant(&self, moment: Moment) -> Option<Instant> {
         self.started?.checked_add(moment.0)
     }
 

@@ -17,7 +17,7 @@ pub(super) enum TakeOver {
         /// Whether there is a checkpoint that cannot be read.
         is_lost: bool,
     },
-    /// An agent with a ledger has served the node, and its record is lost. Until `until` a Binding that it had marked
+    /// An agent with a ledger has served the node, and its checkpoint is lost. Until `until` a Binding that it had marked
     /// may still be made. Meanwhile nothing is accepted, cut or destroyed, and what bound pods were assigned is
     /// reserved for them again.
     Lost {
@@ -83,7 +83,7 @@ impl Reservations {
     pub(in crate::node) fn await_takeover(&mut self, now: Instant) -> Option<Instant> {
         let TakeOver::Lost { until } = self.takeover else { return None };
         if until > self.moment(now) {
-            return self.at(until);
+            return self.instant(until);
         }
         self.takeover = TakeOver::Done;
         None

@@ -14,7 +14,7 @@ pub(super) struct Attempt {
 }
 
 impl Slices {
-    /// Notes that a step was decided on, which may create a slice.
+    /// Records that a step was decided on, which may create a slice.
     pub(in crate::node) fn begin(&mut self, step: &Step) {
         let Step::Create { gpu, instance, part, id } = step else { return };
         let attempt = Attempt { gpu: gpu.clone(), cut: (*instance, *part), id: id.clone() };

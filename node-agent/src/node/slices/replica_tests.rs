@@ -29,7 +29,7 @@ fn scene() -> Scene {
 }
 
 fn scene_with(settings: Settings) -> Scene {
-    let mut scene = Scene::of(FakeGpus::new(&["H100-80GB"]), settings);
+    let mut scene = Scene::with_settings(FakeGpus::new(&["H100-80GB"]), settings);
     let mig = MigRule { time_slicing: MigReplicas::try_from(3).ok() };
     scene.policy.gpus = vec![GpuRule { mig, ..GpuRule::default() }];
     scene.want(vec![]);
@@ -230,7 +230,7 @@ fn a_container_gets_the_mig_device() {
             scene.run(step);
         }
     }
-    let reach = scene.decide().kept.unwrap().reach;
+    let reach = scene.decide().slices.unwrap().reach;
     let [of, replica] = ["MIG-1", "MIG-1::0"].map(|id| reach[&DeviceId::new(id)].clone());
     assert_eq!(of, replica);
     assert_eq!(of.visible, "MIG-1");

@@ -114,7 +114,7 @@ impl SliceStatuses<'_> {
         let mut same = instances.filter(|i| shape.instance() == Some(i.instance));
         let is_busy = same.any(|i| occupancy.is_instance_held(i)) || occupancy.is_in_use(&device);
         let strange = shape.instance().is_some() && id.is_none();
-        let message = strange.then(|| "kerf did not make it, and leaves it alone".to_owned());
+        let message = strange.then(|| "kerf did not make it and does not change it".to_owned());
         let orphaned = || occupancy.is_orphaned(&device).then(|| orphaned::TEXT.to_owned());
         SliceStatus {
             id,

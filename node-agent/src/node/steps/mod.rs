@@ -52,17 +52,17 @@ pub(super) struct Steps {
 }
 
 impl Steps {
-    /// Notes a step that was decided on.
+    /// Records a step that was decided on.
     pub(super) fn begin(&mut self, step: &Step) {
         self.under_way.begin(task(step));
     }
 
-    /// Notes that the call of the decided step is under way, so that no other begins on its GPU.
+    /// Records that the call of the decided step is under way, so that no other begins on its GPU.
     pub(super) fn start(&mut self, step: &Step) {
         self.under_way.start(step.gpu().clone(), task(step));
     }
 
-    /// Notes the end of a call. What a create makes is known at once, and what another step has changed only if it
+    /// Records the end of a call. What a create makes is known at once, and what another step has changed only if it
     /// succeeds or after an observation.
     pub(super) fn end<T>(
         &mut self,
@@ -90,7 +90,7 @@ impl Steps {
         }
     }
 
-    /// Notes that a step, or all decided ones, did not run because the checkpoint could not be written.
+    /// Records that a step, or all decided ones, did not run because the checkpoint could not be written.
     pub(super) fn skip(&mut self, gpu: Option<&GpuUuid>) {
         match gpu {
             Some(gpu) => self.under_way.end(gpu, None),
@@ -116,8 +116,8 @@ impl Steps {
         self.retries.retain(|task| !matches!(task, Task::Switch(_)));
     }
 
-    /// Notes why the planner refuses slices.
-    pub(super) fn note_obstacles(&mut self, facts: &Facts, plan: &Plan, now: Instant) {
+    /// Records why the planner refuses slices.
+    pub(super) fn set_obstacles(&mut self, facts: &Facts, plan: &Plan, now: Instant) {
         let tasks: Vec<_> = plan.refused.iter().map(|(id, _)| Task::Create(id.clone())).collect();
         let overdue = self.retries.unreachable(&tasks, UNREACHABLE_TIMEOUT, now);
         let refused = plan.refused.iter().map(|(id, obstacle)| {
@@ -133,7 +133,7 @@ impl Steps {
     }
 
     /// Marks blocked slices as failed. A destroy that failed is tried again when the next slice needs the place.
-    pub(super) fn note_blocked(&mut self, facts: &Facts, observed: &Observed, plan: &Plan) {
+    pub(super) fn set_blocked(&mut self, facts: &Facts, observed: &Observed, plan: &Plan) {
         let due: BTreeSet<Task> = plan.steps.iter().map(task).collect();
         // Keep switches: one whose answer was lost may have been done.
         let is_of_slice = |task: &Task| matches!(task, Task::Create(_));
@@ -143,9 +143,9 @@ impl Steps {
         self.obstacles.extend(blocked);
     }
 
-    /// Notes which slices exist and cannot be used by a new pod or, if the GPU is at fault, by any pod. Returns their
+    /// Records which slices exist and cannot be used by a new pod or, if the GPU is at fault, by any pod. Returns their
     /// devices, with those that are being destroyed.
-    pub(super) fn note_unserved(
+    pub(super) fn set_unserved(
         &mut self,
         existing: &[ExistingSlice],
         service: &Service<'_>,

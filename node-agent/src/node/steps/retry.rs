@@ -85,7 +85,7 @@ impl<K: Ord + Clone> Retries<K> {
         self.failures.get(key).map(|f| (&f.error, f.is_final()))
     }
 
-    /// Notes which keys have no legal step now. Returns those for which this has lasted longer than `timeout`.
+    /// Records which keys have no legal step now. Returns those for which this has lasted longer than `timeout`.
     pub(in crate::node) fn unreachable(&mut self, keys: &[K], timeout: Duration, now: Instant) -> Vec<K> {
         self.unreachable.retain(|key, _| keys.contains(key));
         for key in keys {

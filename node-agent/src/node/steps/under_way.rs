@@ -16,17 +16,17 @@ pub(super) struct UnderWay {
 }
 
 impl UnderWay {
-    /// Notes a step that was decided on.
+    /// Records a step that was decided on.
     pub(super) fn begin(&mut self, task: Task) {
         self.begun.insert(task);
     }
 
-    /// Notes that the call of the decided step is under way.
+    /// Records that the call of the decided step is under way.
     pub(super) fn start(&mut self, gpu: GpuUuid, task: Task) {
         self.running.insert(gpu, task);
     }
 
-    /// Notes the end of a call on a GPU. `unseen` is the task if it needs an observation.
+    /// Records the end of a call on a GPU. `unseen` is the task if it needs an observation.
     pub(super) fn end(&mut self, gpu: &GpuUuid, unseen: Option<Task>) {
         self.running.remove(gpu);
         self.forget_begun();

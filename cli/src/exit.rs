@@ -63,7 +63,7 @@ impl Exit {
     #[must_use]
     pub fn from_error(error: &anyhow::Error) -> Self {
         // The whole chain is searched, because the cause may be below the context that a command has added.
-        error.chain().find_map(of_cause).unwrap_or(Self::Failed)
+        error.chain().find_map(from_cause).unwrap_or(Self::Failed)
     }
 }
 
@@ -73,7 +73,7 @@ impl From<Exit> for ExitCode {
     }
 }
 
-fn of_cause(cause: &(dyn Error + 'static)) -> Option<Exit> {
+fn from_cause(cause: &(dyn Error + 'static)) -> Option<Exit> {
     let is_input = cause.is::<InputError>()
         || cause.is::<simulate::InputError>()
         || cause.is::<PolicyFileError>()

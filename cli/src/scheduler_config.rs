@@ -73,13 +73,13 @@ impl Default for Args {
 
 impl Args {
     /// The arguments for a second scheduler of this name in kerf's namespace, as the chart configures it.
-    pub(crate) fn of_a_second_one(name: &str, namespace: &str) -> Self {
+    pub(crate) fn for_second_scheduler(name: &str, namespace: &str) -> Self {
         let kerf = KerfNamespace { name: namespace.to_owned() };
         Self { scheduler_names: vec![name.to_owned()], kerf, ..Self::default() }
     }
 
     /// The arguments for the cluster's own scheduler, as in the chart's `ConfigMap` `kerf-main-scheduler`.
-    pub(crate) fn of_the_main_one(extender_url: String) -> Self {
+    pub(crate) fn for_main_scheduler(extender_url: String) -> Self {
         Self {
             scheduler_names: vec![MAIN_SCHEDULER.to_owned(), SCHEDULER.to_owned()],
             extender_url: Some(extender_url),

@@ -298,12 +298,15 @@ async fn one_node_is_given_back(plane: &ControlPlane) -> anyhow::Result<()> {
     };
     let (said, remedies) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     ensure!(output.status.success(), "{said}{remedies}");
-    ensure!(said.ends_with("node ours is kerf's no more\n"), "{said}");
+    ensure!(said.ends_with("node ours is released\n"), "{said}");
     let command = "kubectl label node ours nvidia.com/gpu.deploy.device-plugin-\n";
     ensure!(remedies.ends_with(command), "{remedies}");
     ensure!(!exists(plane, &["gpunode/ours"]).await?, "the GpuNode is there");
     ensure!(!exists(plane, &["jobs", "-n", NAMESPACE]).await?, "its Job is left");
-    ensure!(exists(plane, &["mutatingwebhookconfiguration", "kerf"]).await?, "the webhook is asked no more");
+    ensure!(
+        exists(plane, &["mutatingwebhookconfiguration", "kerf"]).await?,
+        "the webhook configuration is gone"
+    );
     plane.kubectl(&["label", "node", "ours", "kerf.dev/managed-"]).await?;
     Ok(())
 }

@@ -1,7 +1,8 @@
 //! The oracle accepts a job whenever all running jobs fit if everything may be moved.
 
-use std::cmp::Ordering;
 use std::collections::BinaryHeap;
+
+use kerf_cli::simulate::replay::End;
 
 use crate::jobs::Job;
 use crate::profile::{PerProfile, Profile};
@@ -51,25 +52,6 @@ pub fn gpus_needed(shares: &PerProfile<f64>) -> f64 {
         }
     }
     seven + high
-}
-
-/// A time at which something ends, in reverse order for a heap: the earliest is the greatest. Of equal times the one
-/// with the least number is the greatest.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct End(pub f64, pub usize);
-
-impl Eq for End {}
-
-impl Ord for End {
-    fn cmp(&self, other: &Self) -> Ordering {
-        other.0.total_cmp(&self.0).then(other.1.cmp(&self.1))
-    }
-}
-
-impl PartialOrd for End {
-    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
-        Some(self.cmp(other))
-    }
 }
 
 /// The number of jobs in the warm-up: the first quarter of a list, which is not counted.

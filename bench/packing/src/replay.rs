@@ -7,9 +7,10 @@ use std::str::Lines;
 
 use crate::board::{Board, Taken};
 use crate::jobs::Job;
-use crate::oracle::{End, warm_up};
+use crate::oracle::warm_up;
 use crate::profile::{PerProfile, Profile, slices};
 use crate::report::as_f64;
+use kerf_cli::simulate::replay::End;
 
 /// The result of a list of decisions.
 #[derive(Debug, Clone, Default)]

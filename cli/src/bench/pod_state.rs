@@ -16,7 +16,7 @@ const HOPELESS: [&str; 8] = [
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum PodState {
-    Waits(String),
+    Pending(String),
     Runs,
     Ends(String),
 }
@@ -36,7 +36,7 @@ pub fn state(pod: &Pod, container: &str) -> PodState {
     }
     let conditions = status.conditions.unwrap_or_default();
     let scheduled = conditions.into_iter().find(|c| c.type_ == "PodScheduled" && c.status != "True");
-    PodState::Waits(match scheduled {
+    PodState::Pending(match scheduled {
         Some(condition) => format!("not scheduled: {}", text(condition.message, "no reason reported yet")),
         None => "its node's kubelet has not started it yet".to_owned(),
     })
@@ -59,10 +59,10 @@ fn container_state(status: &ContainerStatus) -> PodState {
         return if HOPELESS.contains(&reason.as_str()) {
             PodState::Ends(text)
         } else {
-            PodState::Waits(text)
+            PodState::Pending(text)
         };
     }
-    if state.running.is_some() { PodState::Runs } else { PodState::Waits("its container waits".to_owned()) }
+    if state.running.is_some() { PodState::Runs } else { PodState::Pending("its container waits".to_owned()) }
 }
 
 pub fn newest(mut events: Vec<Event>) -> Vec<String> {

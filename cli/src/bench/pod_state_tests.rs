@@ -19,15 +19,15 @@ fn state_of(status: &serde_json::Value) -> PodState {
 
 #[test]
 fn a_pod_that_may_still_run_has_not_failed() {
-    let waits = |text: &str| PodState::Waits(text.to_owned());
-    assert_eq!(state_of(&json!({})), waits("its node's kubelet has not started it yet"));
+    let pending = |text: &str| PodState::Pending(text.to_owned());
+    assert_eq!(state_of(&json!({})), pending("its node's kubelet has not started it yet"));
     let condition = json!({"type": "PodScheduled", "status": "False", "message": "0/1 nodes are available"});
     assert_eq!(
         state_of(&json!({"conditions": [condition]})),
-        waits("not scheduled: 0/1 nodes are available")
+        pending("not scheduled: 0/1 nodes are available")
     );
     let creating = json!({"waiting": {"reason": "ContainerCreating"}});
-    assert_eq!(of_container(&creating, 0, &json!({})), waits("ContainerCreating"));
+    assert_eq!(of_container(&creating, 0, &json!({})), pending("ContainerCreating"));
     assert_eq!(of_container(&json!({"running": {}}), 0, &json!({})), PodState::Runs);
 }
 

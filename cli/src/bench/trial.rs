@@ -269,7 +269,7 @@ impl<'w> Watch<'w> {
         };
         let container = &self.groups[copy.group].subject.container;
         let why = match &copy.state {
-            PodState::Waits(why) | PodState::Ends(why) => format!("pod {pod} does not run: {why}"),
+            PodState::Pending(why) | PodState::Ends(why) => format!("pod {pod} does not run: {why}"),
             PodState::Runs => format!(
                 "pod {pod} runs, but its log has no start line of client.py; the measured container must run client.py, which runs any program by --workload command (docs/sharing.md)"
             ),

@@ -76,7 +76,7 @@ impl fmt::Display for Need {
     }
 }
 
-pub fn of_the_installer(namespace: &str) -> Vec<Need> {
+pub fn for_installer(namespace: &str) -> Vec<Need> {
     let need = |(group, resource, inside): (&str, &str, bool)| Need {
         who: Who::User,
         verb: "create".to_owned(),
@@ -91,7 +91,7 @@ pub fn of_the_installer(namespace: &str) -> Vec<Need> {
 
 /// The rights of kerf's programs. `extender_may` says which optional abilities count, because the rights of the others
 /// are not installed. `account_of` names each program's service account.
-pub fn of_the_programs(
+pub fn for_programs(
     namespace: &str,
     extender_may: impl Fn(&str) -> bool,
     account_of: impl Fn(&str) -> String,
@@ -108,13 +108,13 @@ pub fn of_the_programs(
                 _ => continue,
             };
             let rules = Vec::<PolicyRule>::deserialize(&role["rules"]).unwrap_or_default();
-            needs.extend(rules.iter().flat_map(|rule| of_rule(&account, namespace, rule)));
+            needs.extend(rules.iter().flat_map(|rule| needs_from_rule(&account, namespace, rule)));
         }
     }
     Ok(needs)
 }
 
-fn of_rule(account: &str, namespace: Option<&str>, rule: &PolicyRule) -> Vec<Need> {
+fn needs_from_rule(account: &str, namespace: Option<&str>, rule: &PolicyRule) -> Vec<Need> {
     let names: Vec<Option<String>> = match rule.resource_names.as_deref() {
         None | Some([]) => vec![None],
         Some(names) => names.iter().cloned().map(Some).collect(),
@@ -147,7 +147,7 @@ mod tests {
     #[test]
     fn the_programs_need_what_the_manifests_give_them() {
         let account_of = |program: &str| program.replace("kerf-webhook", "mine");
-        let needs = of_the_programs("kerf-system", |what| what != "layouts", account_of).unwrap();
+        let needs = for_programs("kerf-system", |what| what != "layouts", account_of).unwrap();
         let of = |account: &str| {
             needs
                 .iter()
@@ -172,7 +172,7 @@ mod tests {
 
     #[test]
     fn the_installer_needs_to_create_every_kind_of_the_manifests() {
-        let needs: Vec<String> = of_the_installer("k").iter().map(ToString::to_string).collect();
+        let needs: Vec<String> = for_installer("k").iter().map(ToString::to_string).collect();
         assert!(needs.contains(&"create deployments.apps in k".to_owned()));
         assert!(needs.contains(&"create customresourcedefinitions.apiextensions.k8s.io".to_owned()));
     }

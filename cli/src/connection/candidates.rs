@@ -20,15 +20,15 @@ use std::time::Duration;
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
 
 pub fn contexts() -> Vec<CompletionCandidate> {
-    of_kubeconfig(|config| config.contexts.into_iter().map(|named| named.name).collect())
+    from_kubeconfig(|config| config.contexts.into_iter().map(|named| named.name).collect())
 }
 
 pub fn clusters() -> Vec<CompletionCandidate> {
-    of_kubeconfig(|config| config.clusters.into_iter().map(|named| named.name).collect())
+    from_kubeconfig(|config| config.clusters.into_iter().map(|named| named.name).collect())
 }
 
 pub fn users() -> Vec<CompletionCandidate> {
-    of_kubeconfig(|config| config.auth_infos.into_iter().map(|named| named.name).collect())
+    from_kubeconfig(|config| config.auth_infos.into_iter().map(|named| named.name).collect())
 }
 
 pub fn namespaces() -> Vec<CompletionCandidate> {
@@ -70,7 +70,7 @@ where
     Ok(found.iter().map(ResourceExt::name_any).collect())
 }
 
-fn of_kubeconfig(names: impl Fn(Kubeconfig) -> Vec<String>) -> Vec<CompletionCandidate> {
+fn from_kubeconfig(names: impl Fn(Kubeconfig) -> Vec<String>) -> Vec<CompletionCandidate> {
     let found = typed().and_then(|(connection, _)| connection.files().read().ok()).map(names);
     found.unwrap_or_default().into_iter().map(CompletionCandidate::new).collect()
 }

@@ -108,11 +108,11 @@ impl Connection {
         let (mut config, proxy) = match (loaded, &self.server) {
             (Ok(loaded), _) => loaded,
             // The user asked for a kubeconfig, so nothing else may take its place.
-            (Err(error), _) if self.names_kubeconfig() => return Err(Trouble::of_kubeconfig(&error)),
+            (Err(error), _) if self.names_kubeconfig() => return Err(Trouble::from_kubeconfig(&error)),
             (Err(_), Some(server)) => (Config::new(server.clone()), None),
             // A pod has no kubeconfig, but a service account, so that is tried last.
             (Err(_), None) => {
-                (self.files().config().await.map_err(|error| Trouble::of_client(&error))?, None)
+                (self.files().config().await.map_err(|error| Trouble::from_client(&error))?, None)
             }
         };
         config.cluster_url = self.server.clone().unwrap_or(config.cluster_url);

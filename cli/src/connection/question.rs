@@ -27,7 +27,7 @@ pub async fn ask(config: Config, timeout: Option<Duration>) -> Result<Connected,
     let url = config.cluster_url.to_string();
     let ended = ended(&config.auth_info, Timestamp::now());
     let plugin = config.auth_info.exec.as_ref().and_then(|exec| exec.command.clone());
-    let judged = |failed| Trouble::of_failure(failed, ended, plugin, url.clone());
+    let judged = |failed| Trouble::from_failure(failed, ended, plugin, url.clone());
     // A credential plugin may prompt for a password here, so no timeout applies to it.
     let client = match client(config) {
         Ok(client) => client,

@@ -90,7 +90,7 @@ impl Trouble {
         (what, remedy.to_owned())
     }
 
-    pub(super) fn of_kubeconfig(error: &KubeconfigError) -> Self {
+    pub(super) fn from_kubeconfig(error: &KubeconfigError) -> Self {
         // Only the first line is shown, because the others quote the file, which may contain secrets.
         let text = || error.to_string().lines().next().unwrap_or_default().to_owned();
         match error {
@@ -107,17 +107,17 @@ impl Trouble {
         }
     }
 
-    pub(super) fn of_client(error: &ClientError) -> Self {
+    pub(super) fn from_client(error: &ClientError) -> Self {
         let cause = match error {
             ClientError::Kubeconfig(error) => Some(error),
             ClientError::Infer(error) => error.source().and_then(|source| source.downcast_ref()),
             ClientError::Client(_) => None,
         };
-        cause.map_or_else(|| Self::Kubeconfig(error.to_string()), Self::of_kubeconfig)
+        cause.map_or_else(|| Self::Kubeconfig(error.to_string()), Self::from_kubeconfig)
     }
 
     /// Why the first request failed. An expired certificate takes precedence, because it explains every other error.
-    pub(super) fn of_failure(
+    pub(super) fn from_failure(
         failed: Failed,
         ended: Option<Timestamp>,
         plugin: Option<String>,
@@ -163,14 +163,14 @@ impl From<kube::Error> for Failed {
             _ => None,
         };
         match login {
-            Some(login) => Self::Login(of_login(login)),
+            Some(login) => Self::Login(login_text(login)),
             None => Self::Text(format!("{:#}", anyhow::Error::from(error))),
         }
     }
 }
 
 /// Why there are no credentials. The plugin's standard output is left out, because it may contain a secret.
-fn of_login(error: &AuthError) -> String {
+fn login_text(error: &AuthError) -> String {
     let AuthError::AuthExecRun { out, .. } = error else { return error.to_string() };
     let stderr = String::from_utf8_lossy(&out.stderr);
     let last = stderr.lines().rfind(|line| !line.trim().is_empty());

@@ -1,6 +1,6 @@
 use super::*;
 
-fn of_file(file: &str) -> Converted {
+fn conversion(file: &str) -> Converted {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/convert/testdata").join(file);
     let mut converted = Converted::default();
     read(&path, &mut converted).unwrap();
@@ -8,7 +8,7 @@ fn of_file(file: &str) -> Converted {
 }
 
 fn converted(file: &str) -> String {
-    let Converted { documents, problems, .. } = of_file(file);
+    let Converted { documents, problems, .. } = conversion(file);
     let documents = text(&documents, ObjectFormat::Yaml).unwrap();
     let problems: Vec<String> =
         problems.iter().map(|problem| format!("not converted: {problem}\n")).collect();
@@ -71,7 +71,7 @@ fn json_output_is_one_policy_or_a_list() {
     let json = |documents: &[NodePolicyDocument]| -> Value {
         serde_json::from_str(&text(documents, ObjectFormat::Json).unwrap()).unwrap()
     };
-    let documents = of_file("device-plugin-config-map.yaml").documents;
+    let documents = conversion("device-plugin-config-map.yaml").documents;
     let list = json(&documents);
     assert_eq!((&list["kind"], &list["apiVersion"]), (&json!("List"), &json!("v1")));
     assert_eq!(list["items"].as_array().map(Vec::len), Some(documents.len()));

@@ -39,7 +39,8 @@ struct Entry {
     /// When it happened; `None` for the present state.
     #[serde(skip_serializing_if = "Option::is_none")]
     time: Option<Timestamp>,
-    topic: EntryKind,
+    #[serde(rename = "topic")]
+    kind: EntryKind,
     lines: Vec<String>,
 }
 
@@ -123,8 +124,8 @@ fn without_events(recorded: &Recorded) -> Option<String> {
     }
 }
 
-fn undated(topic: EntryKind, line: String) -> Entry {
-    Entry { time: None, topic, lines: vec![line] }
+fn undated(kind: EntryKind, line: String) -> Entry {
+    Entry { time: None, kind, lines: vec![line] }
 }
 
 fn admission(pod: &Pod) -> Entry {
@@ -139,7 +140,7 @@ fn admission(pod: &Pod) -> Entry {
         Some(Err(error)) => vec![head.to_owned(), format!("Not readable: {error}")],
         Some(Ok(document)) => decision(&document),
     };
-    Entry { time, topic: EntryKind::Admission, lines }
+    Entry { time, kind: EntryKind::Admission, lines }
 }
 
 /// Limits by which the pod asks in another system's words. They are listed, because they count only under a policy with
@@ -186,7 +187,7 @@ fn decision(document: &RequestDocument) -> Vec<String> {
     let listed = listed.into_iter().filter(|(_, names)| !names.is_empty());
     lines.extend(listed.map(|(what, names)| format!("  {what} {names}")));
     if *never_evicts {
-        lines.push("  no pod is moved to make room for it".to_owned());
+        lines.push("  no pod is evicted to make room for it".to_owned());
     }
     lines
 }
@@ -228,7 +229,7 @@ fn event(event: &Event) -> Entry {
     let message = event.message.as_deref().unwrap_or("no message").replace('\n', " ");
     Entry {
         time: times.into_iter().flatten().next(),
-        topic: EntryKind::Event,
+        kind: EntryKind::Event,
         lines: vec![format!("{reason} ({by}{count}): {message}")],
     }
 }
@@ -244,7 +245,7 @@ fn scheduled(pod: &Pod) -> Option<Entry> {
         let message = condition.message.as_deref().unwrap_or("no message");
         format!("Not scheduled since then ({reason}): {message}")
     };
-    Some(Entry { time, topic: EntryKind::Scheduling, lines: vec![line] })
+    Some(Entry { time, kind: EntryKind::Scheduling, lines: vec![line] })
 }
 
 fn assignment(pod: &Pod) -> Entry {
@@ -270,7 +271,7 @@ fn assignment(pod: &Pod) -> Entry {
             let head = "Assigned with the Binding:".to_owned();
             let passed = document.passed.iter().map(|passed| format!("  {passed}"));
             let lines = std::iter::once(head).chain(slices).chain(devices).chain(passed).collect();
-            Entry { time: None, topic: EntryKind::Assignment, lines }
+            Entry { time: None, kind: EntryKind::Assignment, lines }
         }
     }
 }
@@ -335,7 +336,7 @@ fn by_node(pod: &Pod, records: &Records, nodes: &Nodes) -> Option<Entry> {
     );
     let answers = answers.into_iter().map(|line| format!("  {line}"));
     let lines = std::iter::once(head).chain(best).chain(passed).chain(answers).chain(unknown).chain([rest]);
-    Some(Entry { time: None, topic: EntryKind::Nodes, lines: lines.collect() })
+    Some(Entry { time: None, kind: EntryKind::Nodes, lines: lines.collect() })
 }
 
 fn is_for(slice: &SliceStatus, uid: &str) -> bool {
@@ -353,7 +354,7 @@ fn reserved_on(node: &GpuNode, uid: &str) -> Option<Entry> {
     };
     let slices = status.slices.iter().filter(|slice| is_for(slice, uid)).map(reserved_slice);
     let lines: Vec<String> = std::iter::once(format!("Reserved on node {name}:")).chain(slices).collect();
-    (lines.len() > 1).then_some(Entry { time: None, topic: EntryKind::Reservation, lines })
+    (lines.len() > 1).then_some(Entry { time: None, kind: EntryKind::Reservation, lines })
 }
 
 fn reserved_slice(slice: &SliceStatus) -> String {

@@ -80,7 +80,7 @@ impl Records {
     }
 
     pub fn nodes_for_pods(&self) -> Nodes {
-        let nodes = Nodes::of_objects(self.nodes.as_deref().unwrap_or_default());
+        let nodes = Nodes::from_objects(self.nodes.as_deref().unwrap_or_default());
         let nodes = nodes.with_static(self.static_nodes.iter().flatten());
         nodes.with_machines(self.machines.iter().flatten().cloned())
     }

@@ -91,7 +91,7 @@ mod tests {
         .unwrap()
     }
 
-    fn of(spec: &Value) -> Conflicting {
+    fn from_spec(spec: &Value) -> Conflicting {
         conflicting(vec![set(spec)]).pop().unwrap()
     }
 
@@ -112,7 +112,7 @@ mod tests {
             let metadata = json!({"name": "p", "namespace": namespace, "ownerReferences": [owner]});
             serde_json::from_value(json!({"metadata": metadata, "spec": {"nodeName": node}})).unwrap()
         };
-        let plugin = of(&json!({}));
+        let plugin = from_spec(&json!({}));
         assert!(plugin.runs_as(&pod("kube-system", "plugin", "n1"), "n1"));
         for other in
             [pod("web", "plugin", "n1"), pod("kube-system", "x", "n1"), pod("kube-system", "plugin", "n2")]
@@ -124,8 +124,8 @@ mod tests {
     #[test]
     fn gpu_operators_label_is_read_from_the_node_selector() {
         let key = "nvidia.com/gpu.deploy.dra-driver";
-        assert_eq!(of(&json!({"nodeSelector": {"a": "b", key: "true"}})).deploy_label(), Some(key));
-        assert_eq!(of(&json!({"nodeSelector": {"a": "b"}})).deploy_label(), None);
+        assert_eq!(from_spec(&json!({"nodeSelector": {"a": "b", key: "true"}})).deploy_label(), Some(key));
+        assert_eq!(from_spec(&json!({"nodeSelector": {"a": "b"}})).deploy_label(), None);
     }
 
     #[test]

@@ -117,7 +117,7 @@ async fn fetch(client: &Client, args: &Args) -> anyhow::Result<Shown> {
         return Err(NotFound::new(what, format!("there are: {}", join(&known))).into());
     }
     Ok(Shown {
-        managed: objects.iter().map(of_object).filter(|node| is_wanted(&node.name)).collect(),
+        managed: objects.iter().map(from_object).filter(|node| is_wanted(&node.name)).collect(),
         device_plugin: plugins.iter().flat_map(|(name, node)| offered::offered(name, node)).collect(),
         ..Shown::default()
     })
@@ -127,7 +127,7 @@ fn join(names: &BTreeSet<String>) -> String {
     if names.is_empty() { "none".to_owned() } else { names.iter().cloned().collect::<Vec<_>>().join(", ") }
 }
 
-fn of_object(object: &GpuNode) -> Managed {
+fn from_object(object: &GpuNode) -> Managed {
     let spec = object.read_desired().map_err(|error| format!("GpuNode.spec cannot be read: {error}"));
     let status = object.read_status().map_err(|error| error.to_string());
     let read = spec.and_then(|spec| Ok((spec, status?.unwrap_or_default())));

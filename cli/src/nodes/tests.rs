@@ -16,8 +16,8 @@ fn object(value: Value) -> GpuNode {
     serde_json::from_value(value).unwrap()
 }
 
-fn of_yaml(text: &str) -> Managed {
-    of_object(&serde_saphyr::from_str(text).unwrap())
+fn from_yaml(text: &str) -> Managed {
+    from_object(&serde_saphyr::from_str(text).unwrap())
 }
 
 fn shared(shares: usize, gb: u64) -> Managed {
@@ -28,7 +28,7 @@ fn shared(shares: usize, gb: u64) -> Managed {
     };
     let reserved = json!({"id": "s99", "gpu": "GPU-2", "shape": {"kind": "mps", "sizeGb": 4}, "state": "Preparing", "memoryMib": 4096,
         "reservation": {"uid": "u", "namespace": "ml", "pod": "trainer-7d9f8b6c54-x2x2x", "container": "main", "resource": "nvidia.com/gpu-4gb"}});
-    of_object(&object(json!({
+    from_object(&object(json!({
         "metadata": {"name": "l4"},
         "status": {
             "summary": {},
@@ -66,7 +66,7 @@ fn plugin() -> Vec<offered::Offered> {
 }
 
 fn all() -> Shown {
-    Shown { managed: vec![of_yaml(MIG), shared(2, 6)], device_plugin: plugin(), ..Shown::default() }
+    Shown { managed: vec![from_yaml(MIG), shared(2, 6)], device_plugin: plugin(), ..Shown::default() }
 }
 
 fn text(shown: Shown, format: Format, width: usize) -> String {
@@ -137,7 +137,7 @@ fn a_slice_is_listed_by_its_name_and_a_neutral_one_also_by_its_kind() {
     let mut node: Value = serde_saphyr::from_str(MIG).unwrap();
     node["status"]["slices"][0]["resource"] = json!("kerf.dev/gpu-10gb");
     node["status"]["slices"][2]["reservation"]["resource"] = json!("kerf.dev/gpu-40gb");
-    let shown = || managed(vec![of_object(&object(node.clone()))]);
+    let shown = || managed(vec![from_object(&object(node.clone()))]);
     let table = text(shown(), Format::Wide, draw::WIDTH);
     let names = ["kerf.dev/gpu-10gb (mig)", " - ", "kerf.dev/gpu-40gb (mig)"];
     for (line, name) in table.lines().skip(1).zip(names) {
@@ -157,7 +157,7 @@ fn compute_instances_share_their_gpu_instance() {
         json!({"id": id, "gpu": "GPU-1", "shape": shape, "state": "Idle", "memoryMib": 40192})
     };
     node["status"]["slices"] = json!([part("s2", 0), part("s3", 2)]);
-    let shown = managed(vec![of_object(&object(node))]);
+    let shown = managed(vec![from_object(&object(node))]);
     insta::assert_snapshot!(text(shown, Format::Text, draw::WIDTH));
 }
 
@@ -171,14 +171,14 @@ fn replicas_share_their_gpu_instance() {
         json!({"id": id, "gpu": "GPU-1", "shape": shape, "state": "Idle", "memoryMib": 40192})
     };
     node["status"]["slices"] = json!([turn("s2", 0), turn("s3", 2)]);
-    let shown = managed(vec![of_object(&object(node))]);
+    let shown = managed(vec![from_object(&object(node))]);
     insta::assert_snapshot!(text(shown, Format::Text, draw::WIDTH));
 }
 
 #[test]
 fn every_line_of_a_gpu_has_the_requested_width() {
     for width in [40, 60, 88, 133, 240] {
-        let node = of_yaml(MIG);
+        let node = from_yaml(MIG);
         let (spec, status) = node.read.unwrap();
         let lines = draw::node("n", &spec, &status, width, &draw::plain);
         let widths: BTreeSet<usize> = lines[1..].iter().map(|line| line.chars().count()).collect();
@@ -191,22 +191,22 @@ fn every_line_of_a_gpu_has_the_requested_width() {
 
 #[test]
 fn a_node_that_cannot_be_read_says_why_and_an_empty_cluster_says_so() {
-    let bad = of_object(&object(json!({"metadata": {"name": "x"}, "status": {"gpus": 1}})));
+    let bad = from_object(&object(json!({"metadata": {"name": "x"}, "status": {"gpus": 1}})));
     let shown = managed(vec![bad]);
     assert!(text(shown, Format::Text, 88).starts_with("x: failed to read GpuNode.status"));
     assert!(text(Shown::default(), Format::Text, 88).starts_with("No node has GPUs"));
-    let silent = of_object(&object(json!({"metadata": {"name": "y"}})));
+    let silent = from_object(&object(json!({"metadata": {"name": "y"}})));
     let shown = managed(vec![silent]);
     assert_eq!(text(shown, Format::Text, 88), "y: its agent has not reported yet\n");
 }
 
 #[test]
 fn a_table_names_the_nodes_without_a_row_and_why() {
-    let bad = || of_object(&object(json!({"metadata": {"name": "x"}, "status": {"gpus": 1}})));
-    let silent = of_object(&object(json!({"metadata": {"name": "y"}})));
+    let bad = || from_object(&object(json!({"metadata": {"name": "x"}, "status": {"gpus": 1}})));
+    let silent = from_object(&object(json!({"metadata": {"name": "y"}})));
     let serving = json!({"type": "Ready", "status": "True", "reason": "Serving", "message": "", "lastTransitionTime": ""});
     let empty = json!({"summary": {}, "gpus": [], "slices": [], "conditions": [serving]});
-    let empty = of_object(&object(json!({"metadata": {"name": "z"}, "status": empty})));
+    let empty = from_object(&object(json!({"metadata": {"name": "z"}, "status": empty})));
     let shown = managed(vec![bad(), silent, empty]);
     let said = text(shown, Format::Wide, 88);
     let lines: Vec<&str> = said.lines().collect();

@@ -21,7 +21,7 @@ pub enum Exclusion {
 }
 
 impl Exclusion {
-    pub(super) fn of_taint(taint: Taint) -> Self {
+    pub(super) fn from_taint(taint: Taint) -> Self {
         let value = taint.value.filter(|value| !value.is_empty()).map(|value| format!("={value}"));
         Self::Taint(format!("{}{}:{}", taint.key, value.unwrap_or_default(), taint.effect))
     }

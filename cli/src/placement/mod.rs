@@ -8,7 +8,7 @@
 mod choice;
 mod nodes;
 
-pub use choice::{Choice, Exclusion, Placement, Taken, TakenSlice};
+pub use choice::{Choice, Placement, Taken, TakenSlice};
 pub use nodes::Nodes;
 
 pub fn listed<N: ToString>(names: &[N]) -> String {

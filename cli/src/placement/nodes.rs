@@ -66,7 +66,7 @@ impl Nodes {
     }
 
     #[must_use]
-    pub fn of_objects(objects: &[GpuNode]) -> Self {
+    pub fn from_objects(objects: &[GpuNode]) -> Self {
         let read = |object: &GpuNode| {
             let spec = object.read_desired().map_err(|_| Refusal::UnreadableSpec)?;
             let status = object.read_status().map_err(|_| Refusal::UnreadableStatus)?;
@@ -120,7 +120,7 @@ impl Nodes {
         let mut taints = machine.taints().iter().cloned().chain(cordoned);
         taints
             .find(|taint| !pod.admit(name, labels, Some(std::slice::from_ref(taint))))
-            .map(Exclusion::of_taint)
+            .map(Exclusion::from_taint)
     }
 
     pub(super) fn place(

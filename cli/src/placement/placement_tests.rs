@@ -151,7 +151,7 @@ fn a_node_that_cannot_be_used_says_why() {
     let refusals = [Refusal::UnreadableSpec, Refusal::AgentNotReady, Refusal::NameNotRegistered];
     assert_eq!(found.refused.iter().map(|(_, refusal)| *refusal).collect::<Vec<_>>(), refusals);
     assert_eq!(
-        choice(&Nodes::of_objects(&[]), &neutral(10, &[Kind::Mps])).refusals(),
+        choice(&Nodes::from_objects(&[]), &neutral(10, &[Kind::Mps])).refusals(),
         "the snapshot has no node with GPUs"
     );
 }
@@ -172,7 +172,7 @@ fn by_turns(size: u32) -> RequestDocument {
 }
 
 fn of_static(nodes: &BTreeMap<String, PluginNode>) -> Nodes {
-    Nodes::of_objects(&[]).with_static(nodes)
+    Nodes::from_objects(&[]).with_static(nodes)
 }
 
 fn beside(pods: u32) -> Nodes {

@@ -175,12 +175,12 @@ fn summaries<'c>(content: &'c Content, pods: &'c [Policy]) -> impl Iterator<Item
         name: name.to_owned(),
         what,
     };
-    let pods = pods.iter().map(move |policy| summary("GpuPolicy", policy.name(), of_pods(policy)));
+    let pods = pods.iter().map(move |policy| summary("GpuPolicy", policy.name(), pod_policy_text(policy)));
     let nodes = content.nodes.iter().map(|written| &written.policy);
-    pods.chain(nodes.map(move |rules| summary("GpuNodePolicy", &rules.name, of_nodes(rules))))
+    pods.chain(nodes.map(move |rules| summary("GpuNodePolicy", &rules.name, node_rules_text(rules))))
 }
 
-fn of_pods(policy: &Policy) -> String {
+fn pod_policy_text(policy: &Policy) -> String {
     if policy.deny().is_some() {
         return "denies".to_owned();
     }
@@ -191,7 +191,7 @@ fn of_pods(policy: &Policy) -> String {
     classes.collect::<Vec<_>>().join("; ")
 }
 
-fn of_nodes(rules: &NodeRules) -> String {
+fn node_rules_text(rules: &NodeRules) -> String {
     match &rules.rule {
         NodeRule::Managed(policy) => {
             let (rules, names) = (counted(policy.gpus.len(), "rule"), counted(policy.warm.len(), "name"));

@@ -39,7 +39,7 @@ pub enum Command {
     /// Print the JSON schema of a kind of policy.
     #[command(after_help = SCHEMA)]
     Schema {
-        /// The kind.
+        /// The kind of policy file.
         #[arg(value_enum)]
         kind: DocumentKind,
         /// The form.

@@ -113,7 +113,7 @@ impl<'a> Release<'a> {
         self.put_back(&job, &job::name(node), end + *settle).await?;
         self.delete_gpu_node().await?;
         self.drop_job(&job::name(node)).await?;
-        line(format!("node {name} is kerf's no more"))
+        line(format!("node {name} is released"))
     }
 
     /// Waits until no pod holds anything, at most as long as `--wait` says. It fails without an agent, because no other

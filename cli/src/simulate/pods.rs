@@ -116,7 +116,7 @@ fn asked(documents: &[Value], policies: Option<&Policies>, supply: &Supply) -> R
             continue;
         }
         for found in pods(document, NAMESPACE) {
-            all.push(of_manifest(&found, &namespaces, policies, supply)?);
+            all.push(pods_from_manifest(&found, &namespaces, policies, supply)?);
         }
     }
     Ok(all)
@@ -132,7 +132,7 @@ fn read(pod: &str, text: &str) -> Result<RequestDocument, PodsError> {
     RequestDocument::parse(text).map_err(|source| PodsError::Request { pod: pod.to_owned(), source })
 }
 
-fn of_manifest(
+fn pods_from_manifest(
     found: &Found,
     namespaces: &Namespaces,
     policies: Option<&Policies>,

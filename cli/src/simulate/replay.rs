@@ -58,8 +58,8 @@ pub struct Replay {
 
 /// A job's end. The order is reversed, because the heap returns the greatest first. Of equal ends the first job's
 /// counts.
-#[derive(Debug, PartialEq)]
-struct End(f64, usize);
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct End(pub f64, pub usize);
 
 impl Eq for End {}
 

@@ -28,7 +28,7 @@ pub(super) async fn leave(client: Client, args: &NodesArgs) -> anyhow::Result<()
     let configurations = Api::<MutatingWebhookConfiguration>::all(client.clone());
     let gone = deleted(configurations.delete("kerf", &DeleteParams::default()).await)
         .context("failed to delete the MutatingWebhookConfiguration kerf; nothing was done")?;
-    line(if gone { "the webhook is asked no more" } else { "the webhook was asked no more already" })?;
+    line(if gone { "webhook configuration deleted" } else { "webhook configuration was deleted before" })?;
     let leaving = Leaving::new(client, args);
     let ready = leaving.ready_nodes().await?;
     leaving.plan(&ready).await?;
@@ -83,7 +83,7 @@ impl<'a> Leaving<'a> {
         Ok(ready)
     }
 
-    /// Creates the Jobs while the `DaemonSet` still exists, because its pod template is theirs.
+    /// Creates the Jobs while the `DaemonSet` still exists, because the Jobs copy its pod template.
     async fn plan(&self, ready: &[Node]) -> anyhow::Result<()> {
         let Some(agents) =
             self.agents.get_opt(AGENT).await.context("failed to read the agents' DaemonSet")?
@@ -166,7 +166,7 @@ impl<'a> Leaving<'a> {
         loop {
             // Jobs of deleted nodes are left out, because a node may be deleted while this waits, and its Job would
             // never complete.
-            let jobs = self.of_present_nodes(self.planned().await?).await?;
+            let jobs = self.for_present_nodes(self.planned().await?).await?;
             let (done, left): (Vec<&Job>, Vec<&Job>) = jobs.iter().partition(|job| is_complete(job));
             if left.is_empty() {
                 for job in &done {
@@ -194,7 +194,7 @@ impl<'a> Leaving<'a> {
     }
 
     /// The Jobs of existing nodes. Those of deleted nodes are deleted with a message, because they can never complete.
-    async fn of_present_nodes(&self, jobs: Vec<Job>) -> anyhow::Result<Vec<Job>> {
+    async fn for_present_nodes(&self, jobs: Vec<Job>) -> anyhow::Result<Vec<Job>> {
         let nodes =
             self.nodes.list_metadata(&ListParams::default()).await.context("failed to list the nodes")?;
         let present: BTreeSet<String> = nodes.iter().map(ResourceExt::name_any).collect();

@@ -78,7 +78,7 @@ fn measure(data: &Path, seeds: Range<u32>) -> anyhow::Result<()> {
         VARIANTS.iter().map(|variant| trace.pods(variant.name)).collect::<anyhow::Result<_>>()?;
     let progress = Progress::new("openb: workloads", VARIANTS.len());
     let rows = on_two_threads(&workloads, |pods| {
-        let row = Row::of(&trace.nodes, pods, seeds.clone());
+        let row = Row::from_replays(&trace.nodes, pods, seeds.clone());
         progress.step();
         row
     });
@@ -112,7 +112,7 @@ struct Row {
 }
 
 impl Row {
-    fn of(nodes: &[Node], pods: &[Pod], seeds: Range<u32>) -> Self {
+    fn from_replays(nodes: &[Node], pods: &[Pod], seeds: Range<u32>) -> Self {
         let arrivals: Vec<Vec<Pod>> = seeds.map(|seed| trace::arrivals(nodes, pods, seed)).collect();
         let mut illegal = Vec::new();
         let allocated = Policy::ALL.map(|policy| {

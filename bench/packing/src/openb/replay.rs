@@ -15,7 +15,7 @@ pub struct Left {
 }
 
 impl Left {
-    fn of(node: &Node) -> Self {
+    fn from_node(node: &Node) -> Self {
         Self { cpu: node.cpu, memory: node.memory, gpus: vec![1000; node.gpus], model: node.model.clone() }
     }
 
@@ -66,7 +66,7 @@ pub struct Outcome {
 
 /// Plays the pods one after the other. An illegal decision takes nothing.
 pub fn play(nodes: &[Node], pods: &[Pod], decider: &mut dyn Decider) -> Outcome {
-    let mut left: Vec<Left> = nodes.iter().map(Left::of).collect();
+    let mut left: Vec<Left> = nodes.iter().map(Left::from_node).collect();
     let (mut allocated, mut illegal) = (0, Vec::new());
     for (number, pod) in pods.iter().enumerate() {
         let Some(place) = decider.decide(&left, pod) else { continue };
@@ -95,7 +95,7 @@ mod tests {
             milli,
             models: [model.to_owned()].into_iter().filter(|m| !m.is_empty()).collect(),
         };
-        let mut left = Left::of(&node);
+        let mut left = Left::from_node(&node);
         left.take(&pod(1, 1, 600, "T4"), &[1]).unwrap();
         for (pod, gpus, wrong) in [
             (pod(4, 0, 0, ""), vec![], "CPU, memory or model"),

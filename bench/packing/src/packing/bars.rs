@@ -5,7 +5,7 @@ use super::policy::{MOVES, Policy};
 use crate::report::{Bar, as_f64};
 
 /// Each bar with its measured figure. A scenario that was not measured has none.
-pub fn of(measured: &[Measured]) -> Vec<Bar> {
+pub fn bars(measured: &[Measured]) -> Vec<Bar> {
     let mut bars = Vec::new();
     if let Some(usual) = measured.first() {
         bars.extend(usually(usual));

@@ -32,13 +32,13 @@ pub struct Measured {
 }
 
 impl Measured {
-    fn of(&self, policy: Policy) -> impl Iterator<Item = &Outcome> {
+    fn outcomes(&self, policy: Policy) -> impl Iterator<Item = &Outcome> {
         self.outcomes.iter().filter(move |outcome| outcome.policy == policy)
     }
 
     /// Points below the oracle on each mix, as the mean of all seeds.
     pub fn below(&self, policy: Policy) -> [f64; MIXES.len()] {
-        std::array::from_fn(|mix| mean(self.of(policy).filter(|o| o.mix == mix).map(|o| o.below)))
+        std::array::from_fn(|mix| mean(self.outcomes(policy).filter(|o| o.mix == mix).map(|o| o.below)))
     }
 
     /// Points below the oracle, as the mean of the mixes.
@@ -48,7 +48,7 @@ impl Measured {
 
     /// The standard error of [`below_mean`](Self::below_mean), from how far the seeds differ; NaN for one seed.
     pub fn below_error(&self, policy: Policy) -> f64 {
-        let seeds = |mix: usize| self.of(policy).filter(move |o| o.mix == mix).map(|o| o.below);
+        let seeds = |mix: usize| self.outcomes(policy).filter(move |o| o.mix == mix).map(|o| o.below);
         let squares = (0..MIXES.len()).map(|mix| variance_of_mean(&seeds(mix).collect::<Vec<_>>()));
         squares.sum::<f64>().sqrt() / as_f64(MIXES.len())
     }
@@ -62,22 +62,24 @@ impl Measured {
     pub fn whole_gpus(&self, policy: Policy, mix: Option<&str>) -> f64 {
         let asked = |o: &&Outcome| o.verdict.arrived[Profile::Seven.index()] > 0;
         let chosen = |o: &&Outcome| mix.is_none_or(|name| MIXES[o.mix].name == name);
-        mean(self.of(policy).filter(asked).filter(chosen).map(|o| o.verdict.accepted_of(Profile::Seven)))
+        mean(
+            self.outcomes(policy).filter(asked).filter(chosen).map(|o| o.verdict.accepted_of(Profile::Seven)),
+        )
     }
 
     /// The part of the placements that needed no create, as the mean of all lists.
     pub fn no_create(&self, policy: Policy) -> f64 {
-        mean(self.of(policy).map(|o| o.verdict.no_create()))
+        mean(self.outcomes(policy).map(|o| o.verdict.no_create()))
     }
 
     /// Moves for each job, as the mean of all lists.
     pub fn moves(&self, policy: Policy) -> f64 {
-        mean(self.of(policy).map(|o| o.verdict.moves_per_request()))
+        mean(self.outcomes(policy).map(|o| o.verdict.moves_per_request()))
     }
 
     /// Moves for each job on the list with the most.
     pub fn most_moves(&self, policy: Policy) -> f64 {
-        greatest(self.of(policy).map(|o| o.verdict.moves_per_request()))
+        greatest(self.outcomes(policy).map(|o| o.verdict.moves_per_request()))
     }
 
     /// Descriptions of all illegal decisions.
@@ -88,7 +90,7 @@ impl Measured {
     /// The number of kerf's illegal decisions.
     pub fn illegal_of_kerf(&self) -> usize {
         let policies = [Policy::Kerf, Policy::KerfMoves];
-        policies.into_iter().flat_map(|policy| self.of(policy)).map(|o| o.verdict.illegal.len()).sum()
+        policies.into_iter().flat_map(|policy| self.outcomes(policy)).map(|o| o.verdict.illegal.len()).sum()
     }
 }
 

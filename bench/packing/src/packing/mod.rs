@@ -51,7 +51,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let scenarios = [USUAL].into_iter().chain(OTHERS).chain(loads);
     let measured: Vec<Measured> = scenarios.map(|scenario| measure(scenario, seeds)).collect();
     tables::print_all(&measured);
-    print_bars(&bars::of(&measured));
+    print_bars(&bars::bars(&measured));
     if let Some(judge) = &args.judge {
         python::compare(judge, &USUAL, seeds)?;
     }

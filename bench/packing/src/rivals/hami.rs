@@ -12,7 +12,7 @@ pub struct Hami(Slots);
 
 impl Default for Hami {
     fn default() -> Self {
-        Self(Slots::of(|profile| {
+        Self(Slots::with_order(|profile| {
             let mut starts = profile.starts().to_vec();
             if matches!(profile, Profile::OneTen | Profile::OneTwenty | Profile::Three) {
                 starts.reverse();

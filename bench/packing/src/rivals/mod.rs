@@ -19,8 +19,8 @@ pub use nos::Nos;
 
 use crate::board::Board;
 use crate::jobs::Job;
-use crate::oracle::End;
 use crate::profile::Profile;
+use kerf_cli::simulate::replay::End;
 
 /// GPUs of a node, for the rules that choose a node first.
 const GPUS_OF_A_NODE: usize = 8;

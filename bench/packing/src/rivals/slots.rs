@@ -8,7 +8,7 @@ pub struct Slots(PerProfile<Vec<Option<u8>>>);
 
 impl Slots {
     /// The table for an order of starts.
-    pub fn of(order: impl Fn(Profile) -> Vec<u8>) -> Self {
+    pub fn with_order(order: impl Fn(Profile) -> Vec<u8>) -> Self {
         let first = |profile: Profile| {
             let starts = order(profile);
             let free = |mask: u8| starts.iter().copied().find(|start| mask & profile.mask(*start) == 0);
@@ -19,13 +19,13 @@ impl Slots {
 
     /// The table for starts from the lowest up.
     pub fn lowest() -> Self {
-        Self::of(|profile| profile.starts().to_vec())
+        Self::with_order(|profile| profile.starts().to_vec())
     }
 
     /// The table for an instance that the driver places, which chooses the start that keeps most other placements
     /// possible. The order is that in which NVIDIA's MIG user guide shows instances come up, one profile at a time.
     pub fn driver() -> Self {
-        Self::of(|profile| driver_order(profile).to_vec())
+        Self::with_order(|profile| driver_order(profile).to_vec())
     }
 
     /// The first free start beside these memory slices.

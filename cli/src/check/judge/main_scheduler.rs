@@ -98,7 +98,7 @@ mod tests {
     fn installed() -> Observed {
         let mut seen = good();
         seen.extender_service = Seen::Found(from_json(json!({"spec": {"clusterIP": ADDRESS}})));
-        let printed = configuration(&Args::of_the_main_one(format!("https://{ADDRESS}:9444/scheduler")));
+        let printed = configuration(&Args::for_main_scheduler(format!("https://{ADDRESS}:9444/scheduler")));
         let policy = include_str!("../../../../policies/default.yaml");
         let policy = policy.replace("schedulerName: kerf-scheduler", "schedulerName: \"\"");
         seen.config_maps = Seen::Found(vec![

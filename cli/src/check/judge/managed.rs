@@ -263,7 +263,7 @@ fn left_over(seen: &Observed, managed: &BTreeSet<&str>) -> Option<Finding> {
         Finding::warning(
             format!("there are GpuNodes of nodes that are not kerf's: {}", listed(&left)),
             format!(
-                "what their agents set stays on them: kerf release --namespace {} NODE puts it back, node by node, and deletes the \
+                "kerf release puts back what their agents set: kerf release --namespace {} NODE, node by node, which also deletes the \
                  GpuNode; where the node is no longer in the cluster: kubectl delete gpunode {}",
                 seen.namespace,
                 left.join(" ")

@@ -79,7 +79,7 @@ pub fn secrets(seen: &Observed) -> BTreeSet<String> {
 
 fn unknown(what: &str, why: &str) -> Finding {
     Finding::warning(
-        format!("{what} could not be looked at: {why}"),
+        format!("{what} could not be read: {why}"),
         "run kerf check as a user who may read it, such as a cluster admin",
     )
 }

@@ -150,9 +150,7 @@ mod tests {
     #[test]
     fn unreadable_quotas_are_one_warning_and_unreadable_nodes_none() {
         let forbidden = Observed { resource_quotas: Seen::Unknown("forbidden".to_owned()), ..good() };
-        assert!(
-            judge(&forbidden)[0].what.contains("ResourceQuotas of all namespaces could not be looked at")
-        );
+        assert!(judge(&forbidden)[0].what.contains("ResourceQuotas of all namespaces could not be read"));
         let quota = json!({"metadata": {"namespace": "ml", "name": "gpus"}, "spec": {"hard": {"requests.nvidia.com/mig-1g.10gb": "4"}}});
         let seen = Observed {
             resource_quotas: Seen::Found(vec![from_json(quota)]),

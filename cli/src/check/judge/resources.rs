@@ -60,7 +60,7 @@ fn definition(found: &Value) -> Finding {
     let conditions = found["status"]["conditions"].as_array().into_iter().flatten();
     let established = conditions.into_iter().any(|c| c["type"] == "Established" && c["status"] == "True");
     let pruned = if keeps_neutral_names(found) { "" } else { PRUNED };
-    let different = differences(&of_interest(&shipped), &of_interest(found));
+    let different = differences(&compared_fields(&shipped), &compared_fields(found));
     if let Some(first) = different.first() {
         let more = different.iter().take(DIFFERENCES_LIMIT).map(ToString::to_string).collect::<Vec<_>>();
         let rest = different.len().saturating_sub(DIFFERENCES_LIMIT);
@@ -87,7 +87,7 @@ pub fn keeps_neutral_names(crd: &Value) -> bool {
 }
 
 /// Only the fields that kerf sets, because the API server fills in others.
-fn of_interest(crd: &Value) -> Value {
+fn compared_fields(crd: &Value) -> Value {
     let version = |version: &Value| {
         let mut kept = version.clone();
         if let Some(fields) = kept.as_object_mut() {

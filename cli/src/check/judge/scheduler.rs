@@ -93,11 +93,11 @@ fn compared(seen: &Observed, name: &str, found: &Value) -> Vec<Finding> {
     let scheduler = scheduler_name(seen, found);
     let wanted = scheduler_config::configuration(&if is_main {
         let address = address(seen).unwrap_or_else(|| "the address of Service kerf-extender".to_owned());
-        scheduler_config::Args::of_the_main_one(by_address(&address))
+        scheduler_config::Args::for_main_scheduler(by_address(&address))
     } else {
-        scheduler_config::Args::of_a_second_one(&scheduler, namespace)
+        scheduler_config::Args::for_second_scheduler(&scheduler, namespace)
     });
-    let (heavy, light): (Vec<_>, Vec<_>) = differences(&wanted, &of_ours(&wanted, found))
+    let (heavy, light): (Vec<_>, Vec<_>) = differences(&wanted, &kerf_profile(&wanted, found))
         .into_iter()
         .filter(|it| !is_by_address(seen, it))
         .partition(breaks);
@@ -173,7 +173,7 @@ fn scheduler_name(seen: &Observed, found: &Value) -> String {
 }
 
 /// Only kerf's profiles and kerf's extender, because a scheduler may have others beside them.
-fn of_ours(wanted: &Value, found: &Value) -> Value {
+fn kerf_profile(wanted: &Value, found: &Value) -> Value {
     let mut ours = found.clone();
     if let Some(extender) = kerfs_extender(found) {
         ours["extenders"] = json!([extender]);
@@ -372,7 +372,7 @@ mod tests {
 
     #[test]
     fn another_namespace_and_name_are_accepted_and_used_in_the_remedy() {
-        let args = scheduler_config::Args::of_a_second_one("mine", "gpu");
+        let args = scheduler_config::Args::for_second_scheduler("mine", "gpu");
         let mut found = scheduler_config::configuration(&args);
         let policy = include_str!("../../../../policies/default.yaml")
             .replace("schedulerName: kerf-scheduler", "schedulerName: mine");

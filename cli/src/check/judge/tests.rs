@@ -136,7 +136,7 @@ pub(super) fn good() -> Observed {
     let policy = include_str!("../../../../policies/default.yaml");
     let managed = json!({(keys::MANAGED): "true"});
     let plugin = json!({"nvidia.com/gpu.product": "Tesla-T4-SHARED", "nvidia.com/gpu.memory": "15360", "nvidia.com/gpu.count": "1", "nvidia.com/gpu.replicas": "4"});
-    let rights: Vec<(Need, Seen<bool>)> = need::of_the_programs("kerf-system", |_| true, str::to_owned)
+    let rights: Vec<(Need, Seen<bool>)> = need::for_programs("kerf-system", |_| true, str::to_owned)
         .unwrap()
         .into_iter()
         .map(|need| (need, Seen::Found(true)))
@@ -230,7 +230,7 @@ fn a_node_is_managed_by_its_labels_or_by_its_agent() {
 fn a_cluster_without_kerf_is_checked_for_the_installation() {
     let mut seen = Observed { crd: Seen::Absent, webhook: Seen::Absent, pods: Seen::Absent, ..good() };
     seen.rights =
-        need::of_the_installer("kerf-system").into_iter().map(|need| (need, Seen::Found(true))).collect();
+        need::for_installer("kerf-system").into_iter().map(|need| (need, Seen::Found(true))).collect();
     let report = before(&seen);
     insta::assert_snapshot!(render(&report, Format::Text, false));
     assert!(is_good(&report, true));

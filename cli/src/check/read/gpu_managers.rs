@@ -19,7 +19,7 @@ pub async fn read(client: &Client) -> Seen<Vec<OtherManager>> {
         Seen::Found(sets) => {
             for set in &sets {
                 if let Some(program) = manager_of_daemon_set(set) {
-                    found.push(of_set(client, program, set).await);
+                    found.push(from_daemon_set(client, program, set).await);
                 }
             }
         }
@@ -39,7 +39,7 @@ pub async fn read(client: &Client) -> Seen<Vec<OtherManager>> {
     Seen::Found(found)
 }
 
-async fn of_set(client: &Client, program: GpuManager, set: &DaemonSet) -> OtherManager {
+async fn from_daemon_set(client: &Client, program: GpuManager, set: &DaemonSet) -> OtherManager {
     let namespace = set.namespace().unwrap_or_default();
     let labels = set.spec.as_ref().and_then(|spec| spec.selector.match_labels.clone()).unwrap_or_default();
     let selector: Vec<String> = labels.iter().map(|(key, value)| format!("{key}={value}")).collect();

@@ -45,7 +45,7 @@ pub async fn read(connected: Connected, namespace: &str, pre: bool) -> Observed 
     (seen.apis, seen.nodes, seen.device_classes, seen.other_managers) =
         tokio::join!(apis(&client), list(&nodes), device_classes(&client), gpu_managers::read(&client));
     if pre {
-        seen.rights = rights::of_the_installer(&client, namespace).await;
+        seen.rights = rights::for_installer(&client, namespace).await;
         seen.crd = crd(&client).await;
         seen.cluster_policy = cluster_policy(&client).await;
     } else {
@@ -70,7 +70,7 @@ async fn installed(client: &Client, seen: &mut Observed) {
         let secret = get(Api::<Secret>::namespaced(client.clone(), &namespace), &name).await;
         seen.secrets.insert(name, secret);
     }
-    seen.rights = rights::of_the_programs(client, seen).await;
+    seen.rights = rights::for_programs(client, seen).await;
 }
 
 async fn programs(client: &Client, seen: &mut Observed) {

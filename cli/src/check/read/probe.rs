@@ -39,14 +39,14 @@ fn outcome(answer: Result<Pod, kube::Error>) -> Probe {
             if annotations.contains_key(keys::REQUEST) { Probe::Admitted } else { Probe::PassedBy }
         }
         // The text is parsed, because the status code does not show who has refused the pod.
-        Err(kube::Error::Api(status)) => of_message(&status.message),
+        Err(kube::Error::Api(status)) => from_message(&status.message),
         Err(error) => Probe::Hindered(format!("{:#}", anyhow::Error::from(error))),
     }
 }
 
 /// Parses the API server's messages: kubernetes `plugin/pkg/admission/.../webhook/errors` and
 /// `.../mutating/dispatcher.go`.
-fn of_message(message: &str) -> Probe {
+fn from_message(message: &str) -> Probe {
     let failed = format!("failed calling webhook \"pods.{}\":", keys::GROUP);
     let denied = format!("admission webhook \"pods.{}\" denied the request: ", keys::GROUP);
     // The guard denies a pod that asks for GPUs and that the webhook has not seen.
@@ -86,7 +86,7 @@ mod tests {
             ),
         ];
         for (message, expected) in cases {
-            assert_eq!(of_message(message), expected);
+            assert_eq!(from_message(message), expected);
         }
     }
 

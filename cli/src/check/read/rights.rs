@@ -13,11 +13,11 @@ use kube::api::{Api, PostParams};
 
 const AT_ONCE: usize = 16;
 
-pub async fn of_the_installer(client: &Client, namespace: &str) -> Vec<(Need, Seen<bool>)> {
-    ask_all(client, namespace, need::of_the_installer(namespace)).await
+pub async fn for_installer(client: &Client, namespace: &str) -> Vec<(Need, Seen<bool>)> {
+    ask_all(client, namespace, need::for_installer(namespace)).await
 }
 
-pub async fn of_the_programs(client: &Client, seen: &Observed) -> Vec<(Need, Seen<bool>)> {
+pub async fn for_programs(client: &Client, seen: &Observed) -> Vec<(Need, Seen<bool>)> {
     let namespace = &seen.namespace;
     let agents = super::get(Api::<DaemonSet>::namespaced(client.clone(), namespace), AGENT).await;
     let agents = agents.found().and_then(|agents| agents.spec.as_ref()?.template.spec.as_ref());
@@ -27,8 +27,7 @@ pub async fn of_the_programs(client: &Client, seen: &Observed) -> Vec<(Need, See
         account.unwrap_or(program).to_owned()
     };
     // The default never applies, because the manifests are compiled in and a test parses them.
-    let needs =
-        need::of_the_programs(namespace, |what| seen.extender_may(what), account_of).unwrap_or_default();
+    let needs = need::for_programs(namespace, |what| seen.extender_may(what), account_of).unwrap_or_default();
     ask_all(client, namespace, needs).await
 }
 

@@ -64,7 +64,7 @@ pub fn add(cache: Option<&[u8]>, libraries: &[String]) -> Result<Option<Vec<u8>>
     let mut known = cache.paths()?;
     let missing: Vec<&str> =
         libraries.iter().map(String::as_str).filter(|path| known.insert(path.as_bytes())).collect();
-    if missing.is_empty() { Ok(None) } else { cache.with(&missing).map(Some) }
+    if missing.is_empty() { Ok(None) } else { cache.extended(&missing).map(Some) }
 }
 
 struct Cache<'a> {
@@ -109,7 +109,7 @@ impl<'a> Cache<'a> {
     }
 
     /// The new strings come last, so that all strings there are move by one length: that of the new entries.
-    fn with(&self, paths: &[&str]) -> Result<Vec<u8>, Unknown> {
+    fn extended(&self, paths: &[&str]) -> Result<Vec<u8>, Unknown> {
         let moved = paths.len() * ENTRY;
         let mut strings = Vec::new();
         let mut entries: Vec<(&[u8], Vec<u8>)> = Vec::new();

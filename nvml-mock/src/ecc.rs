@@ -13,7 +13,7 @@ pub struct EccCounts {
 
 impl EccCounts {
     #[must_use]
-    pub fn of(&self, kind: EccKind) -> u64 {
+    pub fn count(&self, kind: EccKind) -> u64 {
         match kind {
             EccKind::Corrected => self.corrected,
             EccKind::Uncorrected => self.uncorrected,
@@ -38,7 +38,7 @@ pub struct EccMemory {
 
 impl EccMemory {
     #[must_use]
-    pub fn at(&self, location: EccLocation) -> EccCounts {
+    pub fn counts(&self, location: EccLocation) -> EccCounts {
         match location {
             EccLocation::Dram => self.dram,
             EccLocation::Sram => self.sram,
@@ -48,7 +48,7 @@ impl EccMemory {
     /// The errors of one kind in all locations.
     #[must_use]
     pub fn total(&self, kind: EccKind) -> u64 {
-        self.dram.of(kind).saturating_add(self.sram.of(kind))
+        self.dram.count(kind).saturating_add(self.sram.count(kind))
     }
 
     fn add(&mut self, errors: &EccErrors) {

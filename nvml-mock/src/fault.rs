@@ -54,7 +54,7 @@ pub struct Fault {
 static FAULTS_MADE: AtomicU64 = AtomicU64::new(1);
 
 impl Fault {
-    fn of(function: impl Into<String>, strike: Strike) -> Fault {
+    fn on_function(function: impl Into<String>, strike: Strike) -> Fault {
         let number = FAULTS_MADE.fetch_add(1, Ordering::Relaxed);
         let id = Some(format!("{}-{number}", std::process::id()));
         Fault { function: function.into(), strike, after_effect: false, times: None, gpu: None, id }
@@ -63,25 +63,25 @@ impl Fault {
     /// Every call of `function` returns `code`.
     #[must_use]
     pub fn new(function: impl Into<String>, code: NvmlCode) -> Fault {
-        Fault::of(function, Strike::Code(code))
+        Fault::on_function(function, Strike::Code(code))
     }
 
     /// Kills the next process that calls `function`. Later callers are not killed.
     #[must_use]
     pub fn kill(function: impl Into<String>, moment: KillMoment) -> Fault {
-        Fault { after_effect: moment == KillMoment::After, ..Fault::of(function, Strike::Kill) }
+        Fault { after_effect: moment == KillMoment::After, ..Fault::on_function(function, Strike::Kill) }
     }
 
     /// Calls of `function` hang until a control file without this fault is written.
     #[must_use]
     pub fn hang(function: impl Into<String>) -> Fault {
-        Fault::of(function, Strike::Hang)
+        Fault::on_function(function, Strike::Hang)
     }
 
     /// Calls of `function` take `time` longer.
     #[must_use]
     pub fn slow(function: impl Into<String>, time: Duration) -> Fault {
-        Fault::of(function, Strike::Slow(u64::try_from(time.as_millis()).unwrap_or(u64::MAX)))
+        Fault::on_function(function, Strike::Slow(u64::try_from(time.as_millis()).unwrap_or(u64::MAX)))
     }
 
     /// Every call on the GPU at that index fails as if the GPU had fallen off the bus.

@@ -13,13 +13,13 @@ fn idle() -> MockControl {
 }
 
 #[expect(clippy::unnecessary_wraps, reason = "every caller needs the option")]
-fn at(start: u32, size: u32) -> Option<Placement> {
+fn placement(start: u32, size: u32) -> Option<Placement> {
     Some(Placement { start, size })
 }
 
 fn cut(state: &mut MockState, profile: &str, start: u32) -> Outcome<u32> {
     let profile = state.gpus[0].model.profile_named(profile).unwrap();
-    state.create_gpu_instance(0, profile.id, at(start, profile.memory_slices), &idle())
+    state.create_gpu_instance(0, profile.id, placement(start, profile.memory_slices), &idle())
 }
 
 #[test]
@@ -28,8 +28,8 @@ fn a_cut_that_does_not_fit_lacks_resources_and_a_wrong_place_is_a_wrong_argument
     cut(&mut state, "3g.40gb", 4).unwrap();
     assert_eq!(cut(&mut state, "7g.80gb", 0), Err(NvmlCode::INSUFFICIENT_RESOURCES));
     assert_eq!(cut(&mut state, "1g.10gb", 7), Err(NvmlCode::INVALID_ARGUMENT));
-    assert_eq!(state.create_gpu_instance(0, 77, at(0, 1), &idle()), Err(NvmlCode::INVALID_ARGUMENT));
-    assert_eq!(state.create_gpu_instance(9, 19, at(0, 1), &idle()), Err(NvmlCode::INVALID_ARGUMENT));
+    assert_eq!(state.create_gpu_instance(0, 77, placement(0, 1), &idle()), Err(NvmlCode::INVALID_ARGUMENT));
+    assert_eq!(state.create_gpu_instance(9, 19, placement(0, 1), &idle()), Err(NvmlCode::INVALID_ARGUMENT));
     assert_eq!(state.gpus[0].instances.len(), 1);
     assert!(state.gpus[1].instances.is_empty());
 }
@@ -88,8 +88,8 @@ fn a_process_keeps_its_instance_and_only_its_instance() {
 fn a_holder_of_the_gpu_itself_stops_a_cut() {
     let mut state = node(Model::H100, MigMode::Enabled);
     let control = MockControl::new().process(Process::on_gpu(7, 0, 0));
-    assert_eq!(state.create_gpu_instance(0, 19, at(0, 1), &control), Err(NvmlCode::IN_USE));
-    assert!(state.create_gpu_instance(1, 19, at(0, 1), &control).is_ok());
+    assert_eq!(state.create_gpu_instance(0, 19, placement(0, 1), &control), Err(NvmlCode::IN_USE));
+    assert!(state.create_gpu_instance(1, 19, placement(0, 1), &control).is_ok());
 }
 
 #[test]
@@ -113,10 +113,13 @@ fn ids_come_back_and_uuids_do_not() {
 fn compute_instances_share_the_slices_of_their_gpu_instance() {
     let mut state = node(Model::A100Gb40, MigMode::Enabled);
     let gi = cut(&mut state, "4g.20gb", 0).unwrap();
-    state.create_compute_instance(0, gi, 1, at(2, 2)).unwrap();
+    state.create_compute_instance(0, gi, 1, placement(2, 2)).unwrap();
     assert_eq!(state.create_compute_instance(0, gi, 3, None), Err(NvmlCode::INSUFFICIENT_RESOURCES));
-    assert_eq!(state.create_compute_instance(0, gi, 1, at(1, 2)), Err(NvmlCode::INVALID_ARGUMENT));
-    assert_eq!(state.create_compute_instance(0, gi, 0, at(3, 1)), Err(NvmlCode::INSUFFICIENT_RESOURCES));
+    assert_eq!(state.create_compute_instance(0, gi, 1, placement(1, 2)), Err(NvmlCode::INVALID_ARGUMENT));
+    assert_eq!(
+        state.create_compute_instance(0, gi, 0, placement(3, 1)),
+        Err(NvmlCode::INSUFFICIENT_RESOURCES)
+    );
     assert_eq!(state.create_compute_instance(0, gi, 4, None), Err(NvmlCode::INVALID_ARGUMENT));
     state.create_compute_instance(0, gi, 0, None).unwrap();
     state.create_compute_instance(0, gi, 0, None).unwrap();

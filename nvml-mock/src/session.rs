@@ -77,7 +77,7 @@ pub(crate) struct Call {
 
 impl Call {
     /// Starts a call of `function`, if the library is initialised.
-    pub(crate) fn of(function: &'static str) -> Outcome<Call> {
+    pub(crate) fn for_function(function: &'static str) -> Outcome<Call> {
         let session = SESSION.lock().unwrap_or_else(PoisonError::into_inner);
         let session = session.as_ref().ok_or(NvmlCode::UNINITIALIZED)?;
         Ok(Call { function, store: Arc::clone(&session.store) })

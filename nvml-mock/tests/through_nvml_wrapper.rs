@@ -43,7 +43,7 @@ scenarios! {
 /// Creates 1g slices until there is no room. Two processes run it on one node at a time.
 fn cut_all() {
     let nvml = init().unwrap();
-    let raw = Raw::of(&nvml.device_by_index(0).unwrap());
+    let raw = Raw::from_device(&nvml.device_by_index(0).unwrap());
     while raw.create(19, None).is_ok() {}
     assert_eq!(raw.remaining(19), Ok(0));
 }
@@ -113,7 +113,7 @@ fn profiles_and_places_are_those_of_the_model() {
         (3, 5, 1, 64, 71424, "MIG 4g.71gb", vec![(0, 4)]),
         (4, 0, 1, 132, 143_360, "MIG 7g.141gb", vec![(0, 8)]),
     ];
-    let raw = Raw::of(&h200);
+    let raw = Raw::from_device(&h200);
     for (index, id, max, multiprocessors, memory, name, places) in table {
         let v1 = h200.profile_info(index).unwrap();
         assert_eq!((v1.id, v1.instance_count, v1.memory_size_mb), (id, max, memory));
@@ -131,7 +131,7 @@ fn profiles_and_places_are_those_of_the_model() {
     assert!(raw.instances(19, 7).unwrap().is_empty());
 
     let a30 = nvml.device_by_index(1).unwrap();
-    let raw = Raw::of(&a30);
+    let raw = Raw::from_device(&a30);
     let names: Vec<(u32, String)> = (0..17)
         .filter_map(|index| raw.profile(index).ok())
         .map(|profile| (profile.id, raw::text(&profile.name)))
@@ -154,7 +154,7 @@ fn profiles_and_places_are_those_of_the_model() {
 fn slices_are_cut_listed_and_destroyed() {
     let nvml = init().unwrap();
     let gpu = nvml.device_by_index(0).unwrap();
-    let raw = Raw::of(&gpu);
+    let raw = Raw::from_device(&gpu);
 
     let big = raw.create(9, Some((4, 4))).unwrap();
     let info = raw.instance_info(big).unwrap();
@@ -197,14 +197,14 @@ fn slices_are_cut_listed_and_destroyed() {
     assert_eq!(raw.instance_info(chosen).unwrap().placement.start, 6);
     drop(nvml);
     let again = init().unwrap();
-    let raw = Raw::of(&again.device_by_index(0).unwrap());
+    let raw = Raw::from_device(&again.device_by_index(0).unwrap());
     assert_eq!(raw.instances(19, 7).unwrap().len(), 1, "an agent's restart loses nothing");
 }
 
 fn refusals_carry_nvmls_codes() {
     let nvml = init().unwrap();
     let gpu = nvml.device_by_index(0).unwrap();
-    let raw = Raw::of(&gpu);
+    let raw = Raw::from_device(&gpu);
     raw.create(14, Some((0, 2))).unwrap();
     let refused = [(19, (1, 1), 23), (5, (0, 4), 23), (14, (6, 2), 2), (19, (7, 1), 2), (77, (0, 1), 2)];
     for (profile, place, code) in refused {
@@ -215,7 +215,7 @@ fn refusals_carry_nvmls_codes() {
     // A caller of nvml-wrapper gets codes from 23 on as a number.
     let code = nvml_wrapper::error::nvml_try(raw.create(0, Some((0, 8))).unwrap_err());
     assert!(matches!(code, Err(NvmlError::UnexpectedVariant(23))), "{code:?}");
-    let l4 = Raw::of(&nvml.device_by_index(1).unwrap());
+    let l4 = Raw::from_device(&nvml.device_by_index(1).unwrap());
     assert_eq!(l4.create(19, Some((0, 1))).unwrap_err(), 3);
     assert_eq!(l4.instances(19, 7).unwrap_err(), 3);
 }
@@ -223,7 +223,7 @@ fn refusals_carry_nvmls_codes() {
 fn compute_instances_share_a_gpu_instance() {
     let nvml = init().unwrap();
     let gpu = nvml.device_by_index(0).unwrap();
-    let raw = Raw::of(&gpu);
+    let raw = Raw::from_device(&gpu);
     let outer = raw.create(5, Some((0, 4))).unwrap();
     assert_eq!(raw.compute_places(outer, 1).unwrap(), [(0, 2), (2, 2)]);
     assert_eq!(raw.compute_remaining(outer, 0).unwrap(), 4);
@@ -275,7 +275,7 @@ fn compute_instances_share_a_gpu_instance() {
 fn an_rtx_is_cut_into_quarters_of_twelve() {
     let nvml = init().unwrap();
     let gpu = nvml.device_by_index(0).unwrap();
-    let raw = Raw::of(&gpu);
+    let raw = Raw::from_device(&gpu);
     assert_eq!(gpu.mig_device_count().unwrap(), 4);
     assert_eq!(raw.places(67).unwrap(), [(0, 3), (3, 3), (6, 3), (9, 3)]);
     let names: Vec<String> =
@@ -293,7 +293,7 @@ fn an_rtx_is_cut_into_quarters_of_twelve() {
 fn handles_die_with_their_instances() {
     let nvml = init().unwrap();
     let gpu = nvml.device_by_index(0).unwrap();
-    let raw = Raw::of(&gpu);
+    let raw = Raw::from_device(&gpu);
     let first = raw.create(14, Some((2, 2))).unwrap();
     let compute = raw.create_compute(first, 1).unwrap();
     let mig = raw.device(compute);
@@ -313,7 +313,7 @@ fn handles_die_with_their_instances() {
 fn mig_devices_are_indexed_with_holes() {
     let nvml = init().unwrap();
     let gpu = nvml.device_by_index(0).unwrap();
-    let raw = Raw::of(&gpu);
+    let raw = Raw::from_device(&gpu);
     assert_eq!(gpu.mig_device_count().unwrap(), 7);
     let cut: Vec<_> = (0..3)
         .map(|start| {
@@ -340,7 +340,7 @@ fn mig_mode_is_switched() {
     assert_eq!(hopper.mig_mode().unwrap().current, 1);
     assert_eq!(hopper.minor_number().unwrap(), 2, "the number from before the switch is wrong");
     assert_eq!(hopper.mig_device_count().unwrap(), 7);
-    let raw = Raw::of(&hopper);
+    let raw = Raw::from_device(&hopper);
     let instance = raw.create(19, Some((0, 1))).unwrap();
     assert_eq!(hopper.set_mig_mode(false).unwrap(), NvmlCode::IN_USE.0);
     assert_eq!((hopper.mig_mode().unwrap().current, hopper.mig_mode().unwrap().pending), (1, 0));
@@ -361,7 +361,7 @@ fn mig_mode_is_switched() {
 fn processes_are_listed_and_hold_their_slice() {
     let nvml = init().unwrap();
     let gpu = nvml.device_by_index(0).unwrap();
-    let raw = Raw::of(&gpu);
+    let raw = Raw::from_device(&gpu);
     let migs: Vec<_> = [(19, 0, 0), (14, 2, 1)]
         .into_iter()
         .map(|(profile, start, compute)| {
@@ -400,7 +400,7 @@ fn processes_are_listed_and_hold_their_slice() {
 fn faults_delays_and_hangs_strike() {
     const CREATE: &str = "nvmlDeviceCreateGpuInstanceWithPlacement";
     let nvml = init().unwrap();
-    let [first, second] = [0, 1].map(|index| Raw::of(&nvml.device_by_index(index).unwrap()));
+    let [first, second] = [0, 1].map(|index| Raw::from_device(&nvml.device_by_index(index).unwrap()));
     let fault = Fault::new(CREATE, NvmlCode::IN_USE).times(2).on_gpu(0);
     MockControl::new().fault(fault).write(&files().control).unwrap();
     second.create(19, Some((0, 1))).unwrap();
@@ -440,7 +440,7 @@ fn faults_delays_and_hangs_strike() {
 fn a_reboot_under_a_running_agent_clears_its_slices() {
     let nvml = init().unwrap();
     let gpu = nvml.device_by_index(0).unwrap();
-    let raw = Raw::of(&gpu);
+    let raw = Raw::from_device(&gpu);
     let uuid = gpu.uuid().unwrap();
     let instance = raw.create(9, Some((0, 4))).unwrap();
     MockControl::new().boot("boot-2").write(&files().control).unwrap();
@@ -477,7 +477,7 @@ fn xids_wake_a_waiting_event_set() {
 fn wrong_pointers_versions_and_sizes_are_refused() {
     let nvml = init().unwrap();
     let gpu = nvml.device_by_index(0).unwrap();
-    let raw = Raw::of(&gpu);
+    let raw = Raw::from_device(&gpu);
     // As an H200 under driver 580 answers: 13 for memory, 2 for profiles.
     assert_eq!(raw.memory_version(0x0200_0028), 0);
     assert_eq!(raw.memory_version(0x0100_0028), 13);

@@ -62,14 +62,14 @@ fn until_hanging() -> MockState {
 /// Creates one slice; the process that is killed runs this.
 fn cut_one() {
     let nvml = init().unwrap();
-    Raw::of(&nvml.device_by_index(0).unwrap()).create(SLICE).unwrap();
+    Raw::from_device(&nvml.device_by_index(0).unwrap()).create(SLICE).unwrap();
 }
 
 /// Hangs in a create until the process is killed.
 fn hang_in_a_cut() {
     let nvml = init().unwrap();
     std::thread::scope(|scope| {
-        scope.spawn(|| Raw::of(&nvml.device_by_index(0).unwrap()).create(SLICE).is_ok());
+        scope.spawn(|| Raw::from_device(&nvml.device_by_index(0).unwrap()).create(SLICE).is_ok());
         until_hanging();
         std::process::exit(9);
     });
@@ -144,7 +144,7 @@ fn a_call_hangs_after_it_took_effect() {
     let gpu = nvml.device_by_index(0).unwrap();
     control(&MockControl::new().fault(Fault::hang(CREATE).after_effect()));
     std::thread::scope(|scope| {
-        let hanging = scope.spawn(|| Raw::of(&gpu).create(SLICE).is_ok());
+        let hanging = scope.spawn(|| Raw::from_device(&gpu).create(SLICE).is_ok());
         assert_eq!(until_hanging().slices().len(), 1);
         control(&MockControl::new());
         assert!(hanging.join().unwrap());
@@ -171,7 +171,7 @@ fn a_lost_gpu_fails_every_search_by_uuid_and_others_go_on() {
     let nvml = init().unwrap();
     let [first, second] = [0, 1].map(|index| nvml.device_by_index(index).unwrap());
     let (first_uuid, second_uuid) = (first.uuid().unwrap(), second.uuid().unwrap());
-    let raw = Raw::of(&second);
+    let raw = Raw::from_device(&second);
     let instance = raw.create(SLICE).unwrap();
     let mig = raw.create_compute(instance, 0).unwrap();
     let mig_uuid = mig.uuid().unwrap();
@@ -195,7 +195,7 @@ fn a_lost_gpu_fails_every_search_by_uuid_and_others_go_on() {
     lost(nvml.device_by_uuid("GPU-0").map(|_| ()));
     assert_eq!(nvml.device_by_pci_bus_id("0000:1b:00.0").unwrap().index().unwrap(), 0);
     assert_eq!(nvml.device_by_index(0).unwrap().uuid().unwrap(), first_uuid);
-    assert!(Raw::of(&first).create(SLICE).is_ok());
+    assert!(Raw::from_device(&first).create(SLICE).is_ok());
     control(&MockControl::new());
     assert_eq!(raw.instances(SLICE), Ok(1), "and it comes back as it was");
     assert_eq!(mig.uuid(), Ok(mig_uuid));
@@ -217,7 +217,7 @@ fn a_lost_gpu_ends_the_wait_for_its_events() {
 fn memory_errors_are_events_and_counts() {
     let nvml = init().unwrap();
     let gpu = nvml.device_by_index(1).unwrap();
-    let raw = Raw::of(&gpu);
+    let raw = Raw::from_device(&gpu);
     assert_eq!((raw.total_ecc(1, 0), raw.total_ecc(2, 0), raw.total_ecc(0, 2)), (Ok(0), Err(2), Err(2)));
     assert_eq!((raw.ecc_at(1, 0, 3), raw.ecc_at(1, 0, 8)), (Err(3), Err(2)));
 
@@ -234,7 +234,7 @@ fn memory_errors_are_events_and_counts() {
     assert_eq!((raw.total_ecc(0, 0), raw.total_ecc(1, 0), raw.total_ecc(1, 1)), (Ok(5), Ok(1), Ok(1)));
     assert_eq!((raw.ecc_at(1, 0, 2), raw.ecc_at(1, 0, 7)), (Ok(1), Ok(0)));
     assert_eq!((raw.remapped_rows(), raw.retired_pages(1)), (Ok([0, 1, 1, 0]), Err(3)));
-    let t4 = Raw::of(&nvml.device_by_index(2).unwrap());
+    let t4 = Raw::from_device(&nvml.device_by_index(2).unwrap());
     assert_eq!((t4.remapped_rows(), t4.retired_pages(0)), (Err(3), Ok((vec![], true))));
     assert_eq!((t4.retired_pages(1).unwrap().0.len(), t4.retired_pages(2)), (1, Err(2)));
 
@@ -246,7 +246,7 @@ fn memory_errors_are_events_and_counts() {
 
 fn with_mig_on_only_instances_have_volatile_errors() {
     let nvml = init().unwrap();
-    let gpu = Raw::of(&nvml.device_by_index(0).unwrap());
+    let gpu = Raw::from_device(&nvml.device_by_index(0).unwrap());
     let [hit, other] = [(); 2].map(|()| gpu.create_compute(gpu.create(SLICE).unwrap(), 0).unwrap());
     let gi =
         state().gpus[0].instances.iter().find(|one| one.compute[0].uuid == hit.uuid().unwrap()).unwrap().id;
@@ -262,7 +262,7 @@ fn capabilities_are_there_when_a_call_returns() {
     let gpu = nvml.device_by_index(0).unwrap();
     let capabilities = scenarios::proc_of(&folder()).join("driver/nvidia/capabilities");
     assert!(capabilities.join("mig/config").is_file());
-    let raw = Raw::of(&gpu);
+    let raw = Raw::from_device(&gpu);
     raw.create_compute(raw.create(SLICE).unwrap(), 0).unwrap();
     let access = std::fs::read_to_string(capabilities.join("gpu0/mig/gi13/ci0/access")).unwrap();
     let minor = kerf_nvml_mock::capability_minor(0, 13, Some(0)).unwrap();
@@ -278,7 +278,7 @@ fn cgroups_have_memory_limits() {
     const GIB: u64 = 1 << 30;
     let nvml = init().unwrap();
     let limits = Limits::open(&scenarios::library());
-    let [whole, cut] = [0, 1].map(|index| Raw::of(&nvml.device_by_index(index).unwrap()));
+    let [whole, cut] = [0, 1].map(|index| Raw::from_device(&nvml.device_by_index(index).unwrap()));
     let cgroup = folder().join("pod");
     std::fs::create_dir_all(cgroup.join("container")).unwrap();
     assert_eq!(limits.get(&whole, &cgroup), Err(6));
@@ -306,13 +306,13 @@ fn cgroups_have_memory_limits() {
 fn older_drivers_have_no_memory_limits() {
     let nvml = init().unwrap();
     let limits = Limits::open(&scenarios::library());
-    let gpu = Raw::of(&nvml.device_by_index(0).unwrap());
+    let gpu = Raw::from_device(&nvml.device_by_index(0).unwrap());
     assert_eq!((limits.set(&gpu, &folder(), 0, 1), limits.get(&gpu, &folder())), (Err(13), Err(13)));
 }
 
 fn a_gpu_without_a_fabric_says_so() {
     let nvml = init().unwrap();
-    let gpu = Raw::of(&nvml.device_by_index(0).unwrap());
+    let gpu = Raw::from_device(&nvml.device_by_index(0).unwrap());
     let codes = [0x0200_0024, 0x0300_0028, 0x0100_0024, 0x0200_0028, 0].map(|version| gpu.fabric(version));
     assert_eq!(codes, [0, 0, 25, 25, 25]);
 }

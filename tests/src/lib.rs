@@ -3,7 +3,7 @@
 #![forbid(unsafe_code)]
 
 pub mod admission;
-pub mod agent_record;
+pub mod agent_checkpoint;
 pub mod binaries;
 pub mod chart;
 pub mod churn;

@@ -107,7 +107,7 @@ pub struct Files {
 impl Files {
     /// The files of a target's daemon below a root.
     #[must_use]
-    pub fn of(root: &Path, target: &str) -> Self {
+    pub fn for_target(root: &Path, target: &str) -> Self {
         let mut name = root.file_name().map_or_else(OsString::new, ToOwned::to_owned);
         name.push(".stand-in");
         let folder = root.with_file_name(name);
@@ -116,9 +116,9 @@ impl Files {
 
     /// The files of the daemon with this pipe directory; `None` unless it is `<root>/<target>/pipe`.
     #[must_use]
-    pub fn of_pipe(pipe: &Path) -> Option<Self> {
+    pub fn from_pipe(pipe: &Path) -> Option<Self> {
         let target = pipe.parent()?;
-        Some(Self::of(target.parent()?, target.file_name()?.to_str()?))
+        Some(Self::for_target(target.parent()?, target.file_name()?.to_str()?))
     }
 
     /// The orders; the default ones if there is no file.
@@ -179,12 +179,12 @@ impl MpsStandIn {
 
     /// Sets the orders of a target's daemon, whether or not it runs.
     pub fn order(&self, target: &str, orders: Orders) -> io::Result<()> {
-        Files::of(&self.root, target).order(orders)
+        Files::for_target(&self.root, target).order(orders)
     }
 
     /// The events of a target's daemons.
     pub fn events(&self, target: &str) -> io::Result<Vec<Event>> {
-        Files::of(&self.root, target).events()
+        Files::for_target(&self.root, target).events()
     }
 
     /// The commands that a target's daemons received, with their arguments.
@@ -233,10 +233,10 @@ mod tests {
         let clients = BTreeSet::from([7]);
         stand_in.order("GPU-1", Orders { clients: clients.clone(), ..Orders::default() }).unwrap();
         stand_in.order("GPU-1", Orders { clients, ..Orders::default() }).unwrap();
-        let files = Files::of_pipe(&root.join("GPU-1/pipe")).unwrap();
+        let files = Files::from_pipe(&root.join("GPU-1/pipe")).unwrap();
         assert_eq!(files.orders().unwrap().serial, 2);
         assert_eq!(files.orders().unwrap().clients, [7].into());
-        assert_eq!(Files::of(&root, "GPU-2").orders().unwrap(), Orders::default());
+        assert_eq!(Files::for_target(&root, "GPU-2").orders().unwrap(), Orders::default());
         let fault = Some(Fault::Answer("no".to_owned()));
         let word = |word: &str, fault| Event::Word { word: word.to_owned(), serial: 2, fault };
         files.note(&word("get_server_status 1", None)).unwrap();

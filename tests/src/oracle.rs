@@ -56,7 +56,7 @@ impl Truth {
             rejected.extend(seen.failed_admissions.iter().map(text));
             let text = |p: &PodKey| format!("{}: {p:?} runs without its device", node.name());
             bare.extend(seen.started_without_device.iter().map(text));
-            nodes.push(NodeTruth::of(node)?);
+            nodes.push(NodeTruth::from_node(node)?);
         }
         Ok(Self { nodes, pods, rejected, bare })
     }
@@ -245,7 +245,7 @@ fn gigabytes(resource: &str) -> Option<u64> {
 }
 
 impl NodeTruth {
-    fn of(node: &StandInNode) -> anyhow::Result<Self> {
+    fn from_node(node: &StandInNode) -> anyhow::Result<Self> {
         let before = node.wanted_slices()?;
         let gpus = node.gpus().with_context(|| node.name().to_owned())?;
         let mut held = BTreeMap::new();

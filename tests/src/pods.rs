@@ -94,7 +94,7 @@ pub fn has_condition(pod: &Pod, kind: &str, status: &str) -> bool {
 
 /// The pod's phase, with the kubelet's reasons for it and for its ended containers.
 #[must_use]
-pub fn standing(pod: &Pod) -> String {
+pub fn state_of(pod: &Pod) -> String {
     let status = pod.status.clone().unwrap_or_default();
     let ended = status.container_statuses.unwrap_or_default().into_iter().filter_map(|c| c.state?.terminated);
     let ended = ended.map(|end| {

@@ -19,12 +19,14 @@ async fn cluster() -> anyhow::Result<Cluster> {
     Cluster::start(ClusterOptions::without_controller_manager(nodes), |_| ()).await
 }
 
-fn of(spec: &Value) -> anyhow::Result<Pod> {
+fn pod_with_spec(spec: &Value) -> anyhow::Result<Pod> {
     Ok(serde_json::from_value(json!({"metadata": {"name": "p"}, "spec": spec}))?)
 }
 
 fn limited(limit: &str) -> anyhow::Result<Pod> {
-    of(&json!({"containers": [{"name": "main", "image": "none", "resources": {"limits": {limit: "1"}}}]}))
+    pod_with_spec(
+        &json!({"containers": [{"name": "main", "image": "none", "resources": {"limits": {limit: "1"}}}]}),
+    )
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -104,7 +106,7 @@ async fn a_pod_with_a_preset_node_and_dangerous_variables_runs_if_the_policy_cha
         ]);
         let main =
             json!({"name": "main", "image": "none", "env": env, "resources": {"limits": {"gpu-10gb": "1"}}});
-        let mut preset = with_kind(&of(
+        let mut preset = with_kind(&pod_with_spec(
             &json!({"nodeName": node, "containers": [main], "terminationGracePeriodSeconds": 0}),
         )?);
         preset["metadata"]["name"] = json!(format!("on-{node}"));

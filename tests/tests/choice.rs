@@ -32,7 +32,7 @@ fn asks(name: &str, memory: &str) -> Pod {
 }
 
 /// The pod with these additional fields.
-fn with(pod: &Pod, fields: &Value) -> anyhow::Result<Pod> {
+fn merged(pod: &Pod, fields: &Value) -> anyhow::Result<Pod> {
     let mut document = serde_json::to_value(pod)?;
     json_patch::merge(&mut document, fields);
     Ok(serde_json::from_value(document)?)
@@ -41,7 +41,7 @@ fn with(pod: &Pod, fields: &Value) -> anyhow::Result<Pod> {
 /// The pod with one container that requests this much CPU.
 fn with_cpu(pod: &Pod, cpu: &str) -> anyhow::Result<Pod> {
     let main = json!({"name": "main", "image": "none", "resources": {"requests": {"cpu": cpu}}});
-    with(pod, &json!({"spec": {"containers": [main]}}))
+    merged(pod, &json!({"spec": {"containers": [main]}}))
 }
 
 fn kept_for_the_team() -> NodeSpec {
@@ -186,14 +186,14 @@ impl Scene {
             "{message}"
         );
         let tolerates = json!({"spec": {"tolerations": [{"key": TEAM, "operator": "Exists"}]}});
-        let (pod, node, kind) = self.run(&with(&asks("theirs", "8Gi"), &tolerates)?).await?;
+        let (pod, node, kind) = self.run(&merged(&asks("theirs", "8Gi"), &tolerates)?).await?;
         ensure!((node.as_str(), kind) == (A100, Kind::Mig), "theirs is on {node} by {kind}");
         ensure!(assignment_of(&pod)?.passed.is_empty(), "nothing is better");
         Truth::ensure_sound(&self.cluster).await
     }
 
     async fn a_node_that_joins_is_taken(&mut self) -> anyhow::Result<()> {
-        let later = with(&asks("later", "8Gi"), &json!({"metadata": {"labels": {"app": "first"}}}))?;
+        let later = merged(&asks("later", "8Gi"), &json!({"metadata": {"labels": {"app": "first"}}}))?;
         self.waits(&later).await?;
         self.cluster.add_node(NodeSpec::new(H100, Model::H100, 1).with_label(ZONE, "a")).await?;
         let (_, node, kind) = self.placed("later").await?;
@@ -204,7 +204,7 @@ impl Scene {
     /// CPU, a volume of another zone, and another pod each keep the pod from the nodes that have MIG.
     async fn nodes_that_the_scheduler_excludes_are_skipped_at_once(&self) -> anyhow::Result<()> {
         let excluded = mig_passed(2);
-        let busy = with(&with_cpu(&pod("busy", &[]), "127")?, &json!({"spec": {"nodeName": H100}}))?;
+        let busy = merged(&with_cpu(&pod("busy", &[]), "127")?, &json!({"spec": {"nodeName": H100}}))?;
         self.cluster.create(&busy).await?;
         self.cluster.running("busy").await?;
         self.shares_the_t4_at_once(&with_cpu(&asks("cpu", "4Gi"), "2")?, &excluded).await?;
@@ -217,14 +217,14 @@ impl Scene {
         let main =
             json!({"name": "main", "image": "none", "securityContext": {"allowPrivilegeEscalation": false}});
         let spec = json!({"volumes": volume, "securityContext": {"runAsUser": 1000}, "containers": [main]});
-        let mounts = with(&asks("volume", "4Gi"), &json!({"spec": spec}))?;
+        let mounts = merged(&asks("volume", "4Gi"), &json!({"spec": spec}))?;
         self.shares_the_t4_at_once(&mounts, &excluded).await?;
         self.leaves("volume").await?;
 
         let term = json!({"labelSelector": {"matchLabels": {"app": "first"}}, "topologyKey": "kubernetes.io/hostname"});
         let apart = json!({"requiredDuringSchedulingIgnoredDuringExecution": [term]});
         let apart = json!({"spec": {"affinity": {"podAntiAffinity": apart}}});
-        self.shares_the_t4_at_once(&with(&asks("apart", "4Gi"), &apart)?, &excluded).await?;
+        self.shares_the_t4_at_once(&merged(&asks("apart", "4Gi"), &apart)?, &excluded).await?;
         self.leaves("apart").await?;
         Truth::ensure_sound(&self.cluster).await
     }

@@ -43,7 +43,7 @@ struct Case {
 
 impl Case {
     /// A case of a Pod, or of a Deployment's pod.
-    fn of(name: &str, manifest: &Value) -> Self {
+    fn from_manifest(name: &str, manifest: &Value) -> Self {
         let is_pod = manifest["kind"] == "Pod";
         let mut pod = if is_pod { manifest } else { &manifest["spec"]["template"] }.clone();
         if pod["spec"]["serviceAccountName"].is_null() {
@@ -168,7 +168,7 @@ fn cases(folder: &Path) -> anyhow::Result<Vec<Case>> {
     for file in files {
         let documents: Vec<Value> = serde_saphyr::from_multiple(&std::fs::read_to_string(&file)?)?;
         let makes_pods = documents.iter().filter(|d| d["kind"] == "Pod" || d["kind"] == "Deployment");
-        cases.extend(makes_pods.map(|document| Case::of(&file.display().to_string(), document)));
+        cases.extend(makes_pods.map(|document| Case::from_manifest(&file.display().to_string(), document)));
     }
     ensure!(!cases.is_empty(), "{}: no pods", folder.display());
     Ok(cases)
@@ -256,8 +256,9 @@ fn on_every_refusal() -> anyhow::Result<()> {
     std::fs::write(&policies, documents.collect::<Vec<_>>().join("\n---\n"))?;
     // The command skips manifests that are not Pods.
     let all = golden["cases"].as_array().context("cases")?.iter().filter(|case| case["direct"] == false);
-    let cases: Vec<Case> =
-        all.map(|case| Case::of(case["case"].as_str().unwrap_or_default(), &case["pod"])).collect();
+    let cases: Vec<Case> = all
+        .map(|case| Case::from_manifest(case["case"].as_str().unwrap_or_default(), &case["pod"]))
+        .collect();
     let (refused, _) = compare(&cases, &policies, &Supply::default(), None)?;
     ensure!(refused == cases.len() && refused > 60, "{refused} of {}", cases.len());
     Ok(())

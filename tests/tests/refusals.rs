@@ -21,7 +21,7 @@ async fn cluster() -> anyhow::Result<Cluster> {
     Cluster::start(options, |_| ()).await
 }
 
-fn with(annotations: &[(&str, &str)], containers: Value) -> anyhow::Result<Pod> {
+fn pod_with(annotations: &[(&str, &str)], containers: Value) -> anyhow::Result<Pod> {
     let mut pod = pod("bad", annotations);
     pod.spec.as_mut().context("the pod has no spec")?.containers = serde_json::from_value(containers)?;
     Ok(pod)
@@ -74,7 +74,7 @@ async fn every_refusal_and_warning_reaches_the_user_with_its_field_and_remedy() 
     };
     wait(TIMEOUT, "the policies to be in force", in_force).await?;
     // The pod is retried, because the webhook widens its match condition for the policies' dialects a moment later.
-    let mut foreign = with(&[], limits(&json!({"nvidia.com/gpumem": "300k"})))?;
+    let mut foreign = pod_with(&[], limits(&json!({"nvidia.com/gpumem": "300k"})))?;
     foreign.metadata.labels = Some([("policy".to_owned(), "dialects".to_owned())].into());
     let comes = async || Ok(cluster.dry_run_refusal(&foreign).await?.is_some());
     wait(TIMEOUT, "pods in the policies' dialects to come to the webhook", comes).await?;
@@ -143,7 +143,7 @@ async fn namespaces_labels_choose_the_policy(cluster: &Cluster) -> anyhow::Resul
 #[tokio::test(flavor = "multi_thread")]
 async fn a_pod_whose_count_fits_no_node_is_pending_with_a_reason() -> anyhow::Result<()> {
     let cluster = cluster().await?;
-    let mut many = with(&[(keys::ISOLATION, "hardware")], limits(&json!({"gpu-10gb": "8"})))?;
+    let mut many = pod_with(&[(keys::ISOLATION, "hardware")], limits(&json!({"gpu-10gb": "8"})))?;
     many.metadata.name = Some("many".to_owned());
     cluster.create(&many).await?;
     let message = cluster.event("many", "more slices requested").await?;

@@ -1,5 +1,5 @@
 //! Rules of the codebase that a test enforces.
-#![expect(clippy::unwrap_used, reason = "a rule that cannot be looked at has failed")]
+#![expect(clippy::unwrap_used, reason = "a rule that cannot be checked has failed")]
 
 use std::path::{Path, PathBuf};
 

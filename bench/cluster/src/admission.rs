@@ -99,7 +99,7 @@ async fn latency(scene: &AdmissionScene, args: &Args) -> anyhow::Result<Vec<Figu
     }
     let handler = Histogram::read(&scrape(replica.admin()).await?)?.since(&before);
     for (name, times) in [("with the webhook", &with), ("without", &without)] {
-        let latency = Latency::of(times.clone());
+        let latency = Latency::from_samples(times.clone());
         print(&format!(
             "{name:<18} n {:>6}   p50 {:>6.2} ms   p99 {:>6.2} ms   max {:>6.2} ms",
             latency.count, latency.p50_ms, latency.p99_ms, latency.max_ms
@@ -153,7 +153,7 @@ fn times(samples: Vec<Sample>) -> anyhow::Result<Vec<Duration>> {
 }
 
 fn median(times: &[Duration]) -> f64 {
-    Latency::of(times.to_vec()).p50_ms
+    Latency::from_samples(times.to_vec()).p50_ms
 }
 
 /// Leaf and authority rotate, and both replicas restart under load.

@@ -54,7 +54,7 @@ pub struct Args {
 pub async fn run(args: &Args) -> anyhow::Result<()> {
     let mut scene = Scene::start(args.gpus).await?;
     let times = scene.cut(args.slices).await?;
-    let latency = Latency::of(times);
+    let latency = Latency::from_samples(times);
     print(&format!(
         "ordered → Ready seen             n {:>3}   p50 {:>6.1} ms   p99 {:>6.1} ms   max {:>6.1} ms",
         latency.count, latency.p50_ms, latency.p99_ms, latency.max_ms

@@ -48,11 +48,12 @@ pub async fn measure(
             others = nothing.0.run(&question, rate, round).await?;
             mine = ours.run(&question, rate, round).await?;
         }
-        ratios.push(Latency::of(mine.clone()).p99_ms / Latency::of(others.clone()).p99_ms);
+        ratios
+            .push(Latency::from_samples(mine.clone()).p99_ms / Latency::from_samples(others.clone()).p99_ms);
         took.extend(mine);
         beside.extend(others);
     }
-    let (took, beside) = (Latency::of(took), Latency::of(beside));
+    let (took, beside) = (Latency::from_samples(took), Latency::from_samples(beside));
     for (name, latency) in [("kerf's handler", &took), ("one that does nothing", &beside)] {
         print(&format!(
             "{name:<22} n {:>6}   p50 {:>7.3} ms   p99 {:>7.3} ms   max {:>7.3} ms",

@@ -44,13 +44,13 @@ impl Bound {
     }
 
     /// When the pod was bound. Fails if that takes more than a minute.
-    pub async fn of(&mut self, name: &str) -> anyhow::Result<Instant> {
-        let bound = self.by(name, Instant::now() + TIMEOUT).await?;
+    pub async fn bound_at(&mut self, name: &str) -> anyhow::Result<Instant> {
+        let bound = self.bound_before(name, Instant::now() + TIMEOUT).await?;
         bound.with_context(|| format!("{name} was not bound within a minute"))
     }
 
     /// When the pod was bound; `None` if it was not by `deadline`.
-    pub async fn by(&mut self, name: &str, deadline: Instant) -> anyhow::Result<Option<Instant>> {
+    pub async fn bound_before(&mut self, name: &str, deadline: Instant) -> anyhow::Result<Option<Instant>> {
         loop {
             if let Some(at) = self.seen.get(name) {
                 return Ok(Some(*at));

@@ -115,7 +115,7 @@ pub async fn run(args: &Args) -> anyhow::Result<()> {
         }
     }
     scene.stop().await?;
-    let [ours, decided, plain] = took.map(Latency::of);
+    let [ours, decided, plain] = took.map(Latency::from_samples);
     for (manner, latency) in Manner::ALL.iter().zip([&ours, &decided, &plain]) {
         let name = manner.name();
         print(&format!(

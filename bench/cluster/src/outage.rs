@@ -116,7 +116,7 @@ async fn create(scene: &AdmissionScene, pods: &[Pod], args: &Args) -> Vec<Sample
 
 /// Prints a round, and returns how many creations failed or waited.
 fn show(name: &str, samples: &[Sample]) -> f64 {
-    let latency = Latency::of(samples.iter().map(|sample| sample.took).collect());
+    let latency = Latency::from_samples(samples.iter().map(|sample| sample.took).collect());
     let bad = samples.iter().filter(|sample| sample.error.is_some() || sample.took > CREATION_LIMIT).count();
     print(&format!(
         "{name:<36} n {:>6}   failed or waited {bad:>4}   p50 {:>6.2} ms   p99 {:>6.2} ms",
@@ -129,5 +129,5 @@ fn show(name: &str, samples: &[Sample]) -> f64 {
 }
 
 fn median(samples: &[Sample]) -> f64 {
-    Latency::of(samples.iter().map(|sample| sample.took).collect()).p50_ms
+    Latency::from_samples(samples.iter().map(|sample| sample.took).collect()).p50_ms
 }

@@ -17,7 +17,7 @@ pub struct Latency {
 
 impl Latency {
     /// The percentiles of `samples` (nearest rank).
-    pub fn of(mut samples: Vec<Duration>) -> Self {
+    pub fn from_samples(mut samples: Vec<Duration>) -> Self {
         samples.sort();
         let at = |percent| percentile(&samples, percent).map_or(f64::NAN, |d| d.as_secs_f64() * 1000.0);
         Self { count: samples.len(), p50_ms: at(50), p99_ms: at(99), max_ms: at(100) }

@@ -72,21 +72,21 @@ async fn single(
             let begun = Instant::now();
             cluster.pods().create(&PostParams::default(), &detector(&name)).await?;
             let answered = Instant::now();
-            let at = bound.of(&name).await?;
+            let at = bound.bound_at(&name).await?;
             created.push(at.saturating_duration_since(answered));
             sent.push(at - begun);
             // The pod's reports and Events settle before the next pod comes, so that pods do not overlap.
             settled(&cluster, &name).await?;
         }
         empty(&cluster).await?;
-        let created = Latency::of(created);
+        let created = Latency::from_samples(created);
         figures.push(Figure::at_most(
             &format!("one pod at a time, {case}: created to bound, p50 ms"),
             created.p50_ms,
             bar,
         ));
         latencies.insert(format!("{case}: created to bound"), created);
-        latencies.insert(format!("{case}: POST sent to bound"), Latency::of(sent));
+        latencies.insert(format!("{case}: POST sent to bound"), Latency::from_samples(sent));
     }
     cluster.stop().await
 }
@@ -113,12 +113,12 @@ async fn burst(
     let mut waits = Vec::new();
     let mut last = begun;
     for (name, answered) in &created {
-        let at = bound.of(name).await?;
+        let at = bound.bound_at(name).await?;
         last = last.max(at);
         waits.push(at.saturating_duration_since(*answered));
     }
     let rate = f64::from(args.burst) / (last - begun).as_secs_f64();
-    let latency = Latency::of(waits);
+    let latency = Latency::from_samples(waits);
     figures.push(Figure::at_least("burst: pods bound per second", rate, 60.0));
     figures.push(Figure::at_most("burst: created to bound, p99 ms", latency.p99_ms, 4000.0));
     latencies.insert("burst: created to bound".to_owned(), latency);

@@ -63,7 +63,7 @@ fn total(subject: &Subject<'_>, kind: EccKind, counter: Counter) -> Outcome<u64>
     of_mig_device(subject, kind, counter).unwrap_or_else(|| Ok(of_gpu(subject, counter)?.total(kind)))
 }
 
-fn at(subject: &Subject<'_>, kind: EccKind, counter: Counter, location: c_uint) -> Outcome<u64> {
+fn errors_at(subject: &Subject<'_>, kind: EccKind, counter: Counter, location: c_uint) -> Outcome<u64> {
     let location = match location {
         DRAM => EccLocation::Dram,
         SRAM => EccLocation::Sram,
@@ -73,7 +73,7 @@ fn at(subject: &Subject<'_>, kind: EccKind, counter: Counter, location: c_uint) 
     match of_mig_device(subject, kind, counter) {
         Some(_) if location == EccLocation::Dram => Err(NvmlCode::NOT_SUPPORTED),
         Some(count) => count,
-        None => Ok(of_gpu(subject, counter)?.at(location).of(kind)),
+        None => Ok(of_gpu(subject, counter)?.counts(location).count(kind)),
     }
 }
 
@@ -113,7 +113,7 @@ exports! {
         errors: Out<c_ulonglong>,
     ) call => {
         let (kind, counter) = which(kind, counter)?;
-        errors.put(call.device(device, |subject| at(subject, kind, counter, location))?)
+        errors.put(call.device(device, |subject| errors_at(subject, kind, counter, location))?)
     }
 
     // This call is from before SRAM had its own count.
@@ -128,7 +128,7 @@ exports! {
         counts.put(nvmlEccErrorCounts_t {
             l1Cache: 0,
             l2Cache: 0,
-            deviceMemory: memory.dram.of(kind),
+            deviceMemory: memory.dram.count(kind),
             registerFile: 0,
         })
     }

@@ -21,7 +21,7 @@ fn guard(body: impl FnOnce() -> Outcome<()>) -> nvmlReturn_t {
 
 /// Runs the body of a function that needs an initialised library.
 fn answer(function: &'static str, body: impl FnOnce(&Call) -> Outcome<()>) -> nvmlReturn_t {
-    guard(|| body(&Call::of(function)?))
+    guard(|| body(&Call::for_function(function)?))
 }
 
 /// Defines exported functions: `fn nvmlX(argument: Type) call => { body }`, where the body returns `Outcome<()>`.

@@ -31,7 +31,7 @@ macro_rules! call {
 }
 
 impl<'nvml> Raw<'nvml> {
-    pub fn of(device: &Device<'nvml>) -> Raw<'nvml> {
+    pub fn from_device(device: &Device<'nvml>) -> Raw<'nvml> {
         // SAFETY: the handle is used only while the library is loaded, which `nvml` keeps it.
         Raw { nvml: device.nvml(), handle: unsafe { device.handle() } }
     }

@@ -86,7 +86,7 @@ pub fn search(setting: &Setting, begin: Begin, until: Until<'_>) -> Searched {
             Err(Stop::TimeOver) => break,
             Err(Stop::Violation) => {
                 until.end_all();
-                search.searched.found = Trace::of(setting, &search.events);
+                search.searched.found = Trace::from_events(setting, &search.events);
                 break;
             }
         }

@@ -39,7 +39,7 @@ pub fn live(seeds: impl Iterator<Item = u64>, until: Until<'_>) -> Lived {
         lived.events += events.len() as u64;
         if !is_well {
             until.end_all();
-            lived.found = Trace::of(&setting, &events).map(|trace| (seed, trace));
+            lived.found = Trace::from_events(&setting, &events).map(|trace| (seed, trace));
             break;
         }
     }

@@ -134,7 +134,7 @@ fn a_trace_is_as_short_as_it_can_be() {
     let setting = &Setting::small()[0];
     let (mut events, _) = Begin::Bound.events(setting);
     assert!(events.len() > 8);
-    assert!(trace::Trace::of(setting, &events).is_none(), "nothing is violated");
+    assert!(trace::Trace::from_events(setting, &events).is_none(), "nothing is violated");
     events.extend([Event::Pass, Event::Freeze { leader: 1 }]);
     let is_longer_than = |limit: usize| move |events: &[Event]| events.len() > limit;
     assert_eq!(trace::shortest(events, is_longer_than(3)).len(), 4);

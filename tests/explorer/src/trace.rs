@@ -31,7 +31,7 @@ impl fmt::Display for Trace {
 
 impl Trace {
     /// Shortens these events to those that the violation needs; `None` if they violate nothing.
-    pub fn of(setting: &Setting, events: &[Event]) -> Option<Self> {
+    pub fn from_events(setting: &Setting, events: &[Event]) -> Option<Self> {
         let (Violation { rule, .. }, events) = replay(setting, events, None)?;
         let events = shortest(events, |events| replay(setting, events, Some(rule)).is_some());
         let (violation, events) = replay(setting, &events, Some(rule))?;

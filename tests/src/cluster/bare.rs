@@ -14,7 +14,7 @@ use super::{NAMESPACE, NodeSpec, StandInNode, root};
 use crate::chart;
 use crate::control_plane::{ControlPlane, ControlPlaneOptions};
 use crate::kubelet::{Image, PodProcesses};
-use crate::pods::{Pods, is_ready, standing};
+use crate::pods::{Pods, is_ready, state_of};
 use crate::services::ServiceProxy;
 
 pub struct BareOptions {
@@ -165,5 +165,5 @@ fn line(pod: &Pod) -> String {
     let statuses = pod.status.iter().filter_map(|status| status.container_statuses.as_ref()).flatten();
     let waiting = statuses.filter_map(|status| status.state.as_ref()?.waiting.as_ref()?.reason.as_deref());
     let ready = if is_ready(pod) { "ready" } else { "not ready" };
-    format!("{name} on {node}: {ready}; {}; {}", standing(pod), waiting.collect::<Vec<_>>().join(", "))
+    format!("{name} on {node}: {ready}; {}; {}", state_of(pod), waiting.collect::<Vec<_>>().join(", "))
 }

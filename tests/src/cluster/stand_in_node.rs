@@ -7,7 +7,7 @@ use kerf_core::contract::WantedSlice;
 use kerf_nvml_mock::{MockControl, MockFiles, MockState};
 
 use super::NodeSpec;
-use crate::agent_record::{epoch, wanted_slices};
+use crate::agent_checkpoint::{epoch, wanted_slices};
 use crate::control_plane::ControlPlane;
 use crate::kubelet::{KubeletOptions, NodeTemplate, PodProcesses, StandInKubelet};
 

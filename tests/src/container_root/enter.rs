@@ -50,7 +50,7 @@ pub enum EnterError {
 }
 
 /// Maps an I/O error to one with its path.
-pub(super) fn on(path: &Path) -> impl Fn(io::Error) -> EnterError {
+pub(super) fn io_error(path: &Path) -> impl Fn(io::Error) -> EnterError {
     move |source| EnterError::Path { path: path.to_owned(), source }
 }
 
@@ -69,7 +69,7 @@ pub fn become_container(root: &ContainerRoot) -> EnterError {
 #[must_use]
 pub fn run_beside(process: u32, root: &ContainerRoot, command: &[String]) -> EnterError {
     match join(process)
-        .and_then(|()| std::env::set_current_dir(&root.working_dir).map_err(on(&root.working_dir)))
+        .and_then(|()| std::env::set_current_dir(&root.working_dir).map_err(io_error(&root.working_dir)))
     {
         Ok(()) => exec(command, root),
         Err(error) => error,
@@ -81,11 +81,11 @@ fn join(process: u32) -> Result<(), EnterError> {
     let process = process.to_string();
     for (kind, flag) in [("user", CloneFlags::CLONE_NEWUSER), ("mnt", CloneFlags::CLONE_NEWNS)] {
         let (own, theirs) = (namespace("self", kind), namespace(&process, kind));
-        let is_same =
-            fs::read_link(&own).map_err(on(&own))? == fs::read_link(&theirs).map_err(on(&theirs))?;
+        let is_same = fs::read_link(&own).map_err(io_error(&own))?
+            == fs::read_link(&theirs).map_err(io_error(&theirs))?;
         // The kernel rejects joining the process's own user namespace.
         if !is_same {
-            let file = File::open(&theirs).map_err(on(&theirs))?;
+            let file = File::open(&theirs).map_err(io_error(&theirs))?;
             setns(file, flag).map_err(EnterError::Namespace)?;
         }
     }
@@ -105,7 +105,7 @@ fn enter(root: &ContainerRoot) -> Result<(), EnterError> {
     own_namespace()?;
     assemble(root)?;
     leave_the_machine(&root.scratch)?;
-    std::env::set_current_dir(&root.working_dir).map_err(on(&root.working_dir))?;
+    std::env::set_current_dir(&root.working_dir).map_err(io_error(&root.working_dir))?;
     // The capabilities of a new user namespace cancel the parent death signal that `die_with_parent` set, so
     // it is set again.
     set_parent_process_death_signal(Some(Signal::KILL)).map_err(|error| EnterError::Process(error.into()))?;
@@ -132,7 +132,7 @@ fn own_namespace() -> Result<(), EnterError> {
         ];
         for (file, text) in maps {
             let path = Path::new("/proc/self").join(file);
-            fs::write(&path, text).map_err(on(&path))?;
+            fs::write(&path, text).map_err(io_error(&path))?;
         }
     }
     // A slave receives later mounts of the machine and propagates none back. This is the first call that
@@ -163,13 +163,13 @@ fn assemble(root: &ContainerRoot) -> Result<(), EnterError> {
 
 /// Mounts a file or folder recursively over a target of the same kind, which is created if missing.
 pub(super) fn bind(source: &Path, target: &Path, more: MsFlags) -> Result<(), EnterError> {
-    let metadata = fs::metadata(source).map_err(on(source))?;
+    let metadata = fs::metadata(source).map_err(io_error(source))?;
     if metadata.is_dir() {
-        fs::create_dir_all(target).map_err(on(target))?;
+        fs::create_dir_all(target).map_err(io_error(target))?;
     } else if !target.exists() {
         let folder = target.parent().unwrap_or(target);
-        fs::create_dir_all(folder).map_err(on(folder))?;
-        File::create(target).map_err(on(target))?;
+        fs::create_dir_all(folder).map_err(io_error(folder))?;
+        File::create(target).map_err(io_error(target))?;
     }
     let failed = |error| EnterError::Mount { path: target.to_owned(), source: error };
     mount(Some(source), target, NONE, MsFlags::MS_BIND | MsFlags::MS_REC, NONE).map_err(failed)?;
@@ -184,7 +184,7 @@ pub(super) fn bind(source: &Path, target: &Path, more: MsFlags) -> Result<(), En
 /// The flags that a remount in a user namespace must keep.
 fn kept_flags(path: &Path) -> Result<MsFlags, EnterError> {
     use rustix::fs::StatVfsMountFlags as Has;
-    let has = rustix::fs::statvfs(path).map_err(|error| on(path)(error.into()))?.f_flag;
+    let has = rustix::fs::statvfs(path).map_err(|error| io_error(path)(error.into()))?.f_flag;
     let pairs = [
         (Has::NODEV, MsFlags::MS_NODEV),
         (Has::NOEXEC, MsFlags::MS_NOEXEC),
@@ -198,7 +198,7 @@ fn kept_flags(path: &Path) -> Result<MsFlags, EnterError> {
 
 /// Makes the scratch folder the root, so that no other file of the machine can be reached.
 fn leave_the_machine(scratch: &Path) -> Result<(), EnterError> {
-    std::env::set_current_dir(scratch).map_err(on(scratch))?;
+    std::env::set_current_dir(scratch).map_err(io_error(scratch))?;
     pivot_root(".", ".").map_err(|error| EnterError::Process(error.into()))?;
     // The old root is now mounted over the new one, and hides it until it is unmounted.
     umount2(".", MntFlags::MNT_DETACH).map_err(|error| EnterError::Process(error.into()))

@@ -8,7 +8,7 @@ use std::path::Path;
 
 use nix::mount::MsFlags;
 
-use super::enter::{EnterError, bind, on};
+use super::enter::{EnterError, bind, io_error};
 
 /// Folders with programs and libraries.
 const READ_ONLY: [&str; 8] = ["bin", "lib", "lib32", "lib64", "libx32", "nix", "sbin", "usr"];
@@ -46,20 +46,20 @@ pub(super) fn make(root: &Path) -> Result<(), EnterError> {
     for name in ["etc", "home", "mnt", "opt/image/bin", "root", "run", "tmp", "var/lib", "var/log", "var/tmp"]
     {
         let folder = root.join(name);
-        fs::create_dir_all(&folder).map_err(on(&folder))?;
+        fs::create_dir_all(&folder).map_err(io_error(&folder))?;
     }
     for open in ["tmp", "var/tmp"] {
         let folder = root.join(open);
-        fs::set_permissions(&folder, fs::Permissions::from_mode(0o1777)).map_err(on(&folder))?;
+        fs::set_permissions(&folder, fs::Permissions::from_mode(0o1777)).map_err(io_error(&folder))?;
     }
     let run = root.join("var/run");
-    symlink("../run", &run).map_err(on(&run))?;
+    symlink("../run", &run).map_err(io_error(&run))?;
     for name in CONFIGURATION {
         of_machine(root, &format!("etc/{name}"), true)?;
     }
     for (name, text) in [("nsswitch.conf", NAME_SWITCH), ("host.conf", ALL_ADDRESSES)] {
         let path = root.join("etc").join(name);
-        fs::write(&path, text).map_err(on(&path))?;
+        fs::write(&path, text).map_err(io_error(&path))?;
     }
     Ok(())
 }
@@ -69,13 +69,13 @@ fn of_machine(root: &Path, name: &str, read_only: bool) -> Result<(), EnterError
     let (source, target) = (Path::new("/").join(name), root.join(name));
     let kind = match fs::symlink_metadata(&source) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-        found => found.map_err(on(&source))?.file_type(),
+        found => found.map_err(io_error(&source))?.file_type(),
     };
     // Links in `/etc` are resolved, because their targets (such as systemd's resolv.conf in /run) are not in
     // the image.
     if kind.is_symlink() && !name.starts_with("etc/") {
-        let link = fs::read_link(&source).map_err(on(&source))?;
-        return symlink(link, &target).map_err(on(&target));
+        let link = fs::read_link(&source).map_err(io_error(&source))?;
+        return symlink(link, &target).map_err(io_error(&target));
     }
     let Ok(source) = fs::canonicalize(&source) else { return Ok(()) };
     let flags = if read_only { MsFlags::MS_RDONLY } else { MsFlags::empty() };

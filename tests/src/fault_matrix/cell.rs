@@ -93,7 +93,7 @@ impl Call {
         use Blow::{DieAfter, DieBefore, Hang, HangAfter, KillAfter, KillBefore, Refused};
         match self {
             Self::Nvml(function) => {
-                let codes = codes::of(function).into_iter().map(Blow::Code);
+                let codes = codes::codes(function).into_iter().map(Blow::Code);
                 codes.chain([Hang, KillBefore, KillAfter]).collect()
             }
             Self::Mps(_) => vec![Refused, Hang, HangAfter, DieBefore, DieAfter, KillBefore, KillAfter],

@@ -61,7 +61,7 @@ pub(super) fn changes(function: &str) -> bool {
 }
 
 /// The codes that the function may return, ascending.
-pub(super) fn of(function: &str) -> Vec<C> {
+pub(super) fn codes(function: &str) -> Vec<C> {
     let own = OWN.iter().find(|(name, _)| *name == function).map_or(&[][..], |(_, codes)| codes);
     let mut codes = own.to_vec();
     match function {
@@ -93,12 +93,12 @@ mod tests {
 
     #[test]
     fn every_function_has_codes_and_what_it_alone_may_give_is_among_them() {
-        assert_eq!(of("nvmlShutdown"), [C::UNINITIALIZED, C::UNKNOWN]);
+        assert_eq!(codes("nvmlShutdown"), [C::UNINITIALIZED, C::UNKNOWN]);
         for (function, own) in OWN {
-            let all = of(function);
+            let all = codes(function);
             assert!(own.iter().all(|code| all.contains(code)) && all.len() > own.len(), "{function}");
         }
-        assert!(of("nvmlDeviceSetMigMode").contains(&C::IN_USE));
-        assert!(!of("nvmlDeviceGetMigMode").contains(&C::IN_USE));
+        assert!(codes("nvmlDeviceSetMigMode").contains(&C::IN_USE));
+        assert!(!codes("nvmlDeviceGetMigMode").contains(&C::IN_USE));
     }
 }

@@ -27,7 +27,7 @@ pub(super) struct Daemon {
 }
 
 impl Daemon {
-    pub(super) fn of(stand_in: MpsStandIn, target: GpuUuid) -> Self {
+    pub(super) fn new(stand_in: MpsStandIn, target: GpuUuid) -> Self {
         Self { target, stand_in, orders: Orders::default() }
     }
 

@@ -68,7 +68,7 @@ pub(super) struct Leader {
 }
 
 impl Leader {
-    pub(super) fn of(client: &Client, node: &str, agent: Arc<StandInLeader>, policy: NodePolicy) -> Self {
+    pub(super) fn new(client: &Client, node: &str, agent: Arc<StandInLeader>, policy: NodePolicy) -> Self {
         Self {
             node: node.to_owned(),
             agent,

@@ -92,7 +92,7 @@ impl Report {
 
     #[must_use]
     pub fn table(&self) -> String {
-        table::of(self)
+        table::tables(self)
     }
 }
 

@@ -21,7 +21,7 @@ pub(super) fn taken(gpu: &GpuState, reserved: Vec<Shape>, status: &GpuNodeStatus
 /// likelier.
 pub(super) fn instance(gpu: &GpuState, taken: &[Shape], dice: &mut Dice) -> Option<(Shape, String)> {
     let cut: Vec<(u32, Placement)> = gpu.instances.iter().map(|i| (i.profile_id, i.placement)).collect();
-    let gpu = with(gpu, taken.iter().copied());
+    let gpu = with_shapes(gpu, taken.iter().copied());
     let profiles = gpu.model.profiles().iter();
     let places = profiles.flat_map(|p| gpu.free_places(p.id).into_iter().map(move |place| (p, place)));
     let places: Vec<_> = places
@@ -127,11 +127,11 @@ fn is_legal(gpu: &GpuState, shapes: impl Iterator<Item = Shape>) -> bool {
             (Some(one), Some(two)) => !one.overlaps(two),
             _ => false,
         });
-    fits_in && with(gpu, shapes.into_iter()).violations().is_empty()
+    fits_in && with_shapes(gpu, shapes.into_iter()).violations().is_empty()
 }
 
 /// The GPU with only these instances, each once.
-fn with(gpu: &GpuState, shapes: impl Iterator<Item = Shape>) -> GpuState {
+fn with_shapes(gpu: &GpuState, shapes: impl Iterator<Item = Shape>) -> GpuState {
     let mut instances: Vec<Instance> = shapes.filter_map(Shape::instance).collect();
     instances.sort_unstable();
     instances.dedup();

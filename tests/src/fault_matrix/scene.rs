@@ -73,7 +73,7 @@ impl Scene {
     ) -> anyhow::Result<Self> {
         let period = settings.period;
         let node = Node::start(plane, name, period, &leader.agent_flags()).await?;
-        let sight = Sight::of(&client, name);
+        let sight = Sight::new(&client, name);
         let mut status = sight.status.clone();
         let serving = status.wait_for(GpuNodeStatus::is_ready);
         let serving = tokio::time::timeout(Duration::from_mins(1), serving).await;
@@ -82,8 +82,8 @@ impl Scene {
         let guard = Guard::over(Arc::clone(&node.kubelet), node.state_file());
         let uuids: Vec<_> = node.state()?.gpus.iter().map(|gpu| GpuUuid::new(&gpu.uuid)).collect();
         let shared = uuids.get(SHARED as usize).cloned().context("no such GPU")?;
-        let daemon = Daemon::of(MpsStandIn::below(node.mps_dir()), shared);
-        let leader = Leader::of(&client, name, Arc::new(leader), policy(true));
+        let daemon = Daemon::new(MpsStandIn::below(node.mps_dir()), shared);
+        let leader = Leader::new(&client, name, Arc::new(leader), policy(true));
         let number: u64 = name.bytes().fold(0, |sum, byte| sum * 31 + u64::from(byte));
         Ok(Self {
             node,

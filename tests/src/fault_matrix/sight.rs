@@ -32,7 +32,7 @@ pub(super) struct Sight {
 }
 
 impl Sight {
-    pub(super) fn of(client: &Client, node: &str) -> Self {
+    pub(super) fn new(client: &Client, node: &str) -> Self {
         let mut watches = JoinSet::new();
         let (status, statuses) = watch::channel(GpuNodeStatus::default());
         let of_node = watcher::Config::default().fields(&format!("metadata.name={node}"));

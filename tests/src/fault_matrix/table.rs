@@ -9,7 +9,7 @@ use super::cell::{Blow, Call, Cell, Verdict};
 /// Two tables: NVML functions and MPS commands. Each call has a row, each fault a column. A dot marks a code
 /// that the function does not return, a question mark a cell that was not played, two exclamation marks a
 /// broken cell, and a blank an empty one.
-pub(super) fn of(report: &Report) -> String {
+pub(super) fn tables(report: &Report) -> String {
     let (nvml, mps): (Vec<_>, Vec<_>) = report.calls.iter().partition(|call| matches!(call, Call::Nvml(_)));
     format!("{}\n{}", table(report, &nvml), table(report, &mps))
 }

@@ -59,7 +59,7 @@ pub(super) async fn admit(
     pod: &Pod,
     running: &BTreeSet<String>,
 ) -> Result<BTreeSet<String>, Rejection> {
-    let demand = PodDemand::of(pod);
+    let demand = PodDemand::from_pod(pod);
     let allocated = core.devices.readmit(&demand, running).await;
     let unknown = allocated.map_err(|error| Rejection::of_devices(&error))?.unknown;
     let peak = demand.peak();

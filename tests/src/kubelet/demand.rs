@@ -24,7 +24,7 @@ impl PodKey {
 
     /// The key of a pod object.
     #[must_use]
-    pub fn of(pod: &Pod) -> Self {
+    pub fn from_pod(pod: &Pod) -> Self {
         let metadata = &pod.metadata;
         Self::new(metadata.namespace.clone().unwrap_or_default(), metadata.name.clone().unwrap_or_default())
     }
@@ -68,7 +68,7 @@ pub struct PodDemand {
 impl PodDemand {
     /// Reads a pod's limits without the kubelet's own resources (cpu, memory and so on).
     #[must_use]
-    pub fn of(pod: &Pod) -> Self {
+    pub fn from_pod(pod: &Pod) -> Self {
         let spec = pod.spec.as_ref();
         let init = spec.and_then(|spec| spec.init_containers.as_ref()).into_iter().flatten();
         let app = spec.map(|spec| &spec.containers).into_iter().flatten();
@@ -81,7 +81,7 @@ impl PodDemand {
                 limits: extended_limits(container),
             })
             .collect();
-        Self { key: PodKey::of(pod), uid: pod.metadata.uid.clone().unwrap_or_default(), containers }
+        Self { key: PodKey::from_pod(pod), uid: pod.metadata.uid.clone().unwrap_or_default(), containers }
     }
 
     /// The pod's peak demand for each name, as the scheduler and the node's fit check count it: the

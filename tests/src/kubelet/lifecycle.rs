@@ -73,7 +73,7 @@ enum Run {
 impl PodRun {
     /// A pod that was just admitted (`fresh`), or one that ran before this kubelet started.
     pub(super) fn new(core: Arc<Core>, pod: Arc<Pod>, stop: CancellationToken, fresh: bool) -> Self {
-        let (key, uid) = (PodKey::of(&pod), pod.metadata.uid.clone().unwrap_or_default());
+        let (key, uid) = (PodKey::from_pod(&pod), pod.metadata.uid.clone().unwrap_or_default());
         let (since, initialized) = (Timestamp::now(), AtomicBool::new(false));
         let states = core.pods.states(&uid);
         let (files, writing) = (None, tokio::sync::Mutex::default());
@@ -83,7 +83,7 @@ impl PodRun {
     /// Runs the pod to its end.
     pub(super) async fn run(mut self) {
         if self.fresh {
-            self.files = PodFiles::of(&self.core, &self.pod).await;
+            self.files = PodFiles::for_pod(&self.core, &self.pod).await;
         }
         let failed = tokio::select! {
             failed = self.live() => failed,
@@ -215,7 +215,7 @@ impl PodRun {
 
     async fn start_process(&self, container: &Container) -> Run {
         let devices = &self.core.devices;
-        if let Err(error) = devices.before_start(&PodDemand::of(&self.pod), &container.name).await {
+        if let Err(error) = devices.before_start(&PodDemand::from_pod(&self.pod), &container.name).await {
             tracing::warn!(pod = %self.key, %error, "a container does not start, because its devices failed");
             return Run::Failed;
         }

@@ -49,7 +49,7 @@ impl Core {
     pub(super) fn new(options: KubeletOptions) -> Self {
         let halted = CancellationToken::new();
         let pods = Arc::new(PodTable::new(halted.clone()));
-        let (paths, files) = (SocketPaths::below(&options.dir), NodeFiles::of(&options.dir));
+        let (paths, files) = (SocketPaths::below(&options.dir), NodeFiles::new(&options.dir));
         let active: Arc<PodTable> = Arc::clone(&pods);
         let devices = Arc::new(DeviceManager::new(&options.node_name, &paths.device_plugin_dir(), active));
         let logs = LogBook::new(options.dir.join("logs"));
@@ -111,7 +111,7 @@ impl Core {
     fn relisted(self: &Arc<Self>, mut pods: Vec<Arc<Pod>>, line: &UnboundedSender<String>) {
         let uids: BTreeSet<String> = pods.iter().filter_map(|pod| pod.metadata.uid.clone()).collect();
         self.pods.keep_only(&uids);
-        pods.sort_by_key(|pod| (pod.metadata.creation_timestamp.clone(), PodKey::of(pod)));
+        pods.sort_by_key(|pod| (pod.metadata.creation_timestamp.clone(), PodKey::from_pod(pod)));
         for pod in pods {
             self.seen(pod, line);
         }
@@ -131,7 +131,7 @@ impl Core {
             Step::Remove => {
                 let core = Arc::clone(self);
                 self.spawn(async move {
-                    api::remove(&core.options.client, &PodKey::of(&pod), &uid).await;
+                    api::remove(&core.options.client, &PodKey::from_pod(&pod), &uid).await;
                     core.logs.forget(&uid);
                 });
             }
@@ -152,7 +152,7 @@ impl Core {
     }
 
     fn admitted(self: &Arc<Self>, pod: Arc<Pod>, uid: &str, without: &BTreeSet<String>) {
-        let key = PodKey::of(&pod);
+        let key = PodKey::from_pod(&pod);
         let mut observed = locked(&self.observed);
         observed.admitted += 1;
         if !without.is_empty() {
@@ -166,7 +166,7 @@ impl Core {
 
     /// Rejects a pod. One that `ran` already is stopped, and its own task writes its status.
     fn rejected(self: &Arc<Self>, pod: Arc<Pod>, uid: String, rejection: Rejection, ran: bool) {
-        let key = PodKey::of(&pod);
+        let key = PodKey::from_pod(&pod);
         let reported = rejection.reported().to_owned();
         let Rejection { reason, message } = rejection.clone();
         tracing::warn!(pod = %key, reason, message, "a pod was refused on the node");

@@ -33,7 +33,7 @@ pub(super) struct PodFiles {
 
 impl PodFiles {
     /// The files of a pod with at least one known image; `None` for any other pod.
-    pub(super) async fn of(core: &Core, pod: &Pod) -> Option<Self> {
+    pub(super) async fn for_pod(core: &Core, pod: &Pod) -> Option<Self> {
         let images = &core.options.processes.images;
         let is_ours =
             |container: &&Container| images.find(container.image.as_deref().unwrap_or_default()).is_some();

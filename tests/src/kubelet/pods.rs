@@ -209,13 +209,13 @@ impl PodTable {
     pub(super) fn in_use(&self, resource: &str, except: &str) -> usize {
         let records = locked(&self.records);
         let running = records.iter().filter(|(uid, record)| *uid != except && record.stage == Stage::Running);
-        running.filter_map(|(_, record)| PodDemand::of(&record.pod).peak().get(resource).copied()).sum()
+        running.filter_map(|(_, record)| PodDemand::from_pod(&record.pod).peak().get(resource).copied()).sum()
     }
 
     /// Whether the pod's spec has a container of this name, including init containers.
     pub(super) fn has_container(&self, uid: &str, container: &str) -> bool {
         let records = locked(&self.records);
-        let demand = records.get(uid).map(|record| PodDemand::of(&record.pod));
+        let demand = records.get(uid).map(|record| PodDemand::from_pod(&record.pod));
         demand.is_some_and(|demand| demand.containers.iter().any(|known| known.name == container))
     }
 
@@ -276,7 +276,7 @@ impl PodRecord {
 }
 
 fn active_pod(pod: &Pod) -> ActivePod {
-    let demand = PodDemand::of(pod);
+    let demand = PodDemand::from_pod(pod);
     let lasting = demand.containers.iter().filter(|container| container.role != ContainerRole::Init);
     let containers = lasting.map(|container| container.name.clone()).collect();
     ActivePod { key: demand.key, uid: demand.uid, containers }

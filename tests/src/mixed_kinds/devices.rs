@@ -29,7 +29,7 @@ impl Devices {
         Ok(Self(held))
     }
 
-    pub fn of(&self, pod: &str, container: &str) -> BTreeSet<String> {
+    pub fn of_container(&self, pod: &str, container: &str) -> BTreeSet<String> {
         self.0.get(&(pod.to_owned(), container.to_owned())).cloned().unwrap_or_default()
     }
 

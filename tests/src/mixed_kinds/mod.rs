@@ -20,7 +20,7 @@ use kerf_runtime::gpu_node::GpuNode;
 use kube::api::{Api, DeleteParams, ListParams};
 
 use crate::cluster::wait;
-use crate::pods::{Pods, assignment_of, phase_of, resource_of, standing};
+use crate::pods::{Pods, assignment_of, phase_of, resource_of, state_of};
 use crate::random::Random;
 
 use ask::{BEGIN, Class, END, LARGEST_GB};
@@ -125,7 +125,7 @@ pub async fn play(node: &mut impl MixedNode, pods: usize, seed: u64) -> anyhow::
             (last, before) = (Instant::now(), play.account.ran);
         }
         if last.elapsed() > STALL_TIMEOUT {
-            bail!("no pod has begun to run for {STALL_TIMEOUT:?}: {}", play.standing().await?);
+            bail!("no pod has begun to run for {STALL_TIMEOUT:?}: {}", play.state_of().await?);
         }
     }
     play.follows().await?;
@@ -151,7 +151,7 @@ impl<N: MixedNode> Play<'_, N> {
             while self.account.ran < self.created {
                 self.look().await?;
                 if begun.elapsed() > STALL_TIMEOUT {
-                    bail!("the node has no room for one pod of each kind: {}", self.standing().await?);
+                    bail!("the node has no room for one pod of each kind: {}", self.state_of().await?);
                 }
                 tokio::time::sleep(Duration::from_millis(50)).await;
             }
@@ -213,7 +213,7 @@ impl<N: MixedNode> Play<'_, N> {
             let name = pod.metadata.name.clone().unwrap_or_default();
             let Some(alive) = self.alive.get(&name) else { continue };
             if phase_of(&pod) == "Failed" {
-                self.account.refused.push(format!("{name}: {}", standing(&pod)));
+                self.account.refused.push(format!("{name}: {}", state_of(&pod)));
                 self.alive.remove(&name);
                 self.pods.api().delete(&name, &DeleteParams::default()).await?;
             } else if run(&pod).is_some_and(|run| alive.seen.is_none_or(|seen| seen < run)) {
@@ -244,7 +244,7 @@ impl<N: MixedNode> Play<'_, N> {
             let Some(environment) = environment(&self.node.output(pod, container, its_run)) else {
                 return Ok(());
             };
-            let given = Given { devices: devices.of(&name, container), environment };
+            let given = Given { devices: devices.of_container(&name, container), environment };
             match given.slices(nvml) {
                 Ok(given) => slices.extend(given),
                 Err(why) => wrong.push(format!("{container} of {name} {why}")),
@@ -296,11 +296,11 @@ impl<N: MixedNode> Play<'_, N> {
     }
 
     /// The pods that do not run, with their Events.
-    async fn standing(&self) -> anyhow::Result<String> {
+    async fn state_of(&self) -> anyhow::Result<String> {
         let mut all = vec![self.account.to_string()];
         for (name, _) in self.alive.iter().filter(|(_, alive)| alive.seen.is_none()) {
             let events = self.pods.events(name).await?;
-            all.push(format!("{name}: {}; {}", standing(&self.pods.get(name).await?), events.join("; ")));
+            all.push(format!("{name}: {}; {}", state_of(&self.pods.get(name).await?), events.join("; ")));
         }
         Ok(all.join("\n"))
     }

@@ -101,7 +101,7 @@ impl StaticNode {
     /// Orders and events of the MPS daemon of a resource, such as `gpu`.
     #[must_use]
     pub fn mps(&self, resource: &str) -> MpsFiles {
-        MpsFiles::of(&self.folder.dir.join("mps/nvidia.com"), resource)
+        MpsFiles::for_target(&self.folder.dir.join("mps/nvidia.com"), resource)
     }
 
     /// Writes the ConfigMap with the layouts, one for each key.

@@ -126,7 +126,7 @@ impl Plan {
                 ("PROCESS_TO_SIGNAL", if once { "" } else { pod.is_called(spec) }),
             ];
             let container = root.container(name, "config-manager", true)?;
-            variables.iter().fold(container, |it, (name, value)| it.env(name, value)).with(&[])
+            variables.iter().fold(container, |it, (name, value)| it.env(name, value)).with_arguments(&[])
         };
         let mut main =
             root.container(pod.program(), pod.program(), false)?.env("CONFIG_FILE", "/config/config.yaml");
@@ -135,19 +135,19 @@ impl Plan {
         }
         let mut init = Vec::new();
         let main = match pod {
-            NvidiaPod::Plugin => main.env("MPS_ROOT", "/run/nvidia/mps").with(&[])?,
+            NvidiaPod::Plugin => main.env("MPS_ROOT", "/run/nvidia/mps").with_arguments(&[])?,
             NvidiaPod::Discovery => {
                 let file = node.dir.join("features/gfd").display().to_string();
                 main.env("GFD_USE_NODE_FEATURE_API", "false")
                     .env("GFD_OUTPUT_FILE", &file)
                     .env("GFD_SLEEP_INTERVAL", "60s")
-                    .with(&[])?
+                    .with_arguments(&[])?
             }
             NvidiaPod::MpsDaemon => {
                 let name = "mps-control-daemon-mounts".to_owned();
-                let mounts = root.container(&name, pod.program(), false)?.with(&["mount-shm"])?;
+                let mounts = root.container(&name, pod.program(), false)?.with_arguments(&["mount-shm"])?;
                 init.push((name, mounts));
-                main.env("NODE_NAME", &spec.name).with(&[])?
+                main.env("NODE_NAME", &spec.name).with_arguments(&[])?
             }
         };
         init.push((pod.init(), manager(&pod.init(), true)?));

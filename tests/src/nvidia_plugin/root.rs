@@ -151,7 +151,7 @@ impl Container {
     }
 
     /// Writes its document, and returns the program to start, with these arguments.
-    pub fn with(mut self, arguments: &[&str]) -> anyhow::Result<Program> {
+    pub fn with_arguments(mut self, arguments: &[&str]) -> anyhow::Result<Program> {
         self.root.command.extend(arguments.iter().map(|argument| (*argument).to_owned()));
         self.root.write(&self.document).context("failed to write a container's document")?;
         Ok(self.program.arg(&self.document))

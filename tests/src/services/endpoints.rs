@@ -13,7 +13,7 @@ use crate::pods::is_ready;
 pub(super) type Endpoints = BTreeMap<SocketAddr, BTreeSet<SocketAddr>>;
 
 /// The endpoints of each port of each Service.
-pub(super) fn of(services: &[Arc<Service>], pods: &[Arc<Pod>]) -> Endpoints {
+pub(super) fn endpoints(services: &[Arc<Service>], pods: &[Arc<Pod>]) -> Endpoints {
     let mut endpoints = Endpoints::new();
     for service in services {
         let spec = service.spec.clone().unwrap_or_default();
@@ -88,7 +88,7 @@ mod tests {
 
     fn leads(spec: &serde_json::Value, pods: &[Arc<Pod>]) -> Vec<String> {
         let service = json!({"metadata": {"name": "s", "namespace": "n"}, "spec": spec});
-        let endpoints = of(&[Arc::new(serde_json::from_value(service).unwrap())], pods);
+        let endpoints = endpoints(&[Arc::new(serde_json::from_value(service).unwrap())], pods);
         let lines = endpoints.iter().map(|(service, pods)| {
             let pods: Vec<String> = pods.iter().map(ToString::to_string).collect();
             format!("{service} -> {}", pods.join(","))

@@ -126,14 +126,14 @@ impl Proxy {
 
     async fn adjust(&mut self) {
         let (services, pods) = (self.services.state(), self.pods.state());
-        let named = names::of(&services, &pods);
+        let named = names::names(&services, &pods);
         if named != self.named {
             match names::write(&self.hosts, &named) {
                 Ok(()) => self.named = named,
                 Err(error) => tracing::warn!(%error, "the Services' names are not written"),
             }
         }
-        let mut wanted = endpoints::of(&services, &pods);
+        let mut wanted = endpoints::endpoints(&services, &pods);
         // Without a listener the port refuses connections, as with kube-proxy.
         wanted.retain(|_, backends| !backends.is_empty());
         wanted.extend(self.fixed.clone());

@@ -13,7 +13,7 @@ use super::endpoints;
 pub(super) type Named = (String, String);
 
 /// The addresses of the Services. A headless one has those of its pods.
-pub(super) fn of(services: &[Arc<Service>], pods: &[Arc<Pod>]) -> Vec<Named> {
+pub(super) fn names(services: &[Arc<Service>], pods: &[Arc<Pod>]) -> Vec<Named> {
     let mut named: Vec<Named> = services.iter().flat_map(|service| of_one(service, pods)).collect();
     named.sort();
     named

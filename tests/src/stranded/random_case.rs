@@ -19,7 +19,7 @@ impl Dice {
         self.0.below(bound)
     }
 
-    fn of<T: Copy>(&mut self, all: &[T]) -> T {
+    fn choose<T: Copy>(&mut self, all: &[T]) -> T {
         all[self.below(all.len())]
     }
 
@@ -46,15 +46,15 @@ impl Dice {
         CaseNode {
             gpus,
             tainted: self.percent(30),
-            cpu: self.of(&CPUS),
-            zone: self.of(&ZONES),
+            cpu: self.choose(&CPUS),
+            zone: self.choose(&ZONES),
             has_neighbour: self.percent(25),
             knows_neutral_names: self.percent(95),
         }
     }
 
     fn gpu(&mut self) -> CaseGpu {
-        let model = self.of(&MODELS);
+        let model = self.choose(&MODELS);
         let by_mig = model.has_mig() && self.percent(70);
         let mode = if by_mig { MigMode::Enabled } else { MigMode::Disabled };
         let config = MockConfig::new().gpus(model, 1, mode);
@@ -66,7 +66,7 @@ impl Dice {
             let names: Vec<&str> = plain.map(|profile| profile.name.as_str()).collect();
             for _ in 0..fill {
                 // The names are drawn without regard to free places, so a cut without one fails and is skipped.
-                let _ = state.cut(0, self.of(&names));
+                let _ = state.cut(0, self.choose(&names));
             }
             // Removing some instances makes holes, as after ended pods.
             state.gpus[0].instances.retain(|_| self.percent(60));
@@ -77,7 +77,7 @@ impl Dice {
 
     fn shares(&mut self, model: Model) -> Vec<(Kind, u32)> {
         let total = u32::try_from(model.total_mib() / 1024).unwrap_or(0);
-        let kind = self.of(&[Kind::Mps, Kind::TimeSlicing, Kind::Whole]);
+        let kind = self.choose(&[Kind::Mps, Kind::TimeSlicing, Kind::Whole]);
         if kind == Kind::Whole {
             return self.percent(30).then_some((kind, total)).into_iter().collect();
         }
@@ -85,7 +85,7 @@ impl Dice {
         // Two GB stay free for the driver and the MPS server.
         let mut left = total.saturating_sub(2);
         for _ in 0..self.below(6) {
-            let size = self.of(&SIZES[..7]).min(left);
+            let size = self.choose(&SIZES[..7]).min(left);
             if size > 0 {
                 shares.push((kind, size));
                 left -= size;
@@ -95,7 +95,7 @@ impl Dice {
     }
 
     fn pod(&mut self) -> CasePod {
-        let isolation = self.of(&IsolationClass::ALL);
+        let isolation = self.choose(&IsolationClass::ALL);
         let mut kinds = match isolation {
             IsolationClass::Hardware => vec![Kind::Mig, Kind::Whole],
             IsolationClass::Memory => vec![Kind::Mig, Kind::Mps, Kind::Whole],
@@ -107,11 +107,11 @@ impl Dice {
             kinds.pop();
         }
         CasePod {
-            gb: self.of(&SIZES),
+            gb: self.choose(&SIZES),
             isolation,
             kinds,
-            cpu: self.of(&[1, 8, 32]),
-            zone: self.percent(30).then(|| self.of(&ZONES)),
+            cpu: self.choose(&[1, 8, 32]),
+            zone: self.percent(30).then(|| self.choose(&ZONES)),
             apart: self.percent(30),
             tolerates: self.percent(40),
         }

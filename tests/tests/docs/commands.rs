@@ -70,7 +70,7 @@ async fn the_commands_of_the_documentation_run_and_its_manifests_are_taken() -> 
     cluster.plane().apply(RUNTIME_CLASS).await?;
     // deploy/values/gpu-operator.yaml sets `driverRoot` to this path, so it must exist on the node.
     std::fs::create_dir_all(cluster.node("h100")?.kubelet().locate(Path::new("/run/nvidia/driver")))?;
-    let reader = Reader::of(cluster.plane())?;
+    let reader = Reader::new(cluster.plane())?;
     let pages = pages(&root())?;
     for role in [Role::Run, Role::RunAtTheEnd] {
         for name in IN_ORDER {

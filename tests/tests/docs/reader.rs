@@ -56,7 +56,7 @@ pub struct Reader {
 
 impl Reader {
     /// A reader who is an admin of this cluster.
-    pub fn of(plane: &ControlPlane) -> anyhow::Result<Self> {
+    pub fn new(plane: &ControlPlane) -> anyhow::Result<Self> {
         let folder = plane.dir().join("reader");
         std::fs::create_dir(&folder)?;
         programs(&folder.join("bin"))?;
@@ -66,7 +66,7 @@ impl Reader {
 
     /// A reader who has already installed the command line.
     pub fn with_kerf(plane: &ControlPlane) -> anyhow::Result<Self> {
-        let reader = Self::of(plane)?;
+        let reader = Self::new(plane)?;
         for name in ["kerf", "kubectl-kerf"] {
             let link = reader.folder.join("bin").join(name);
             symlink(binaries::ours("kerf")?, link).with_context(|| format!("failed to link {name}"))?;

@@ -148,7 +148,7 @@ fn no_device_has_two_holders_however_pods_come_and_go() {
 
 #[test]
 fn the_device_manager_serves_only_extended_resources() {
-    let demand = PodDemand::of(&pod("one", &[("load", "", 1)], &[("main", 2)]));
+    let demand = PodDemand::from_pod(&pod("one", &[("load", "", 1)], &[("main", 2)]));
     assert_eq!(demand.containers.len(), 2);
     assert!(demand.containers.iter().all(|container| container.limits.keys().eq([NAME])));
     assert_eq!(demand.key.to_string(), "team/one");
@@ -156,8 +156,9 @@ fn the_device_manager_serves_only_extended_resources() {
 
 #[test]
 fn the_peak_adds_sidecars_to_the_containers_and_takes_init_containers_one_by_one() {
-    let peak =
-        |init: &[(&str, &str, u32)], app: &[(&str, u32)]| PodDemand::of(&pod("one", init, app)).peak()[NAME];
+    let peak = |init: &[(&str, &str, u32)], app: &[(&str, u32)]| {
+        PodDemand::from_pod(&pod("one", init, app)).peak()[NAME]
+    };
     assert_eq!(peak(&[("load", "", 3)], &[("main", 1), ("side", 1)]), 3);
     assert_eq!(peak(&[("log", "Always", 1), ("load", "", 3)], &[("main", 1)]), 4);
     assert_eq!(peak(&[("log", "Always", 1)], &[("main", 1)]), 2);
@@ -165,13 +166,13 @@ fn the_peak_adds_sidecars_to_the_containers_and_takes_init_containers_one_by_one
 
 #[test]
 fn a_name_that_the_node_does_not_list_is_dropped_from_the_fit_check() {
-    let peak = PodDemand::of(&pod("one", &[], &[("main", 1)])).peak();
+    let peak = PodDemand::from_pod(&pod("one", &[], &[("main", 1)])).peak();
     assert_eq!(fit(&peak, &BTreeMap::new(), |_| 0), Ok(()));
 }
 
 #[test]
 fn a_request_must_fit_the_nodes_allocatable() {
-    let peak = PodDemand::of(&pod("one", &[], &[("main", 1)])).peak();
+    let peak = PodDemand::from_pod(&pod("one", &[], &[("main", 1)])).peak();
     let allocatable = BTreeMap::from([(NAME.to_owned(), 1)]);
     assert_eq!(fit(&peak, &allocatable, |_| 0), Ok(()));
     let Rejection { reason, message } = fit(&peak, &allocatable, |_| 1).unwrap_err();

@@ -86,7 +86,7 @@ impl Node {
     }
 
     async fn admit(&self, pod: &Pod) -> Result<Allocated, String> {
-        let demand = PodDemand::of(pod);
+        let demand = PodDemand::from_pod(pod);
         let containers = demand.containers.iter().map(|container| container.name.clone()).collect();
         let active = ActivePod { key: demand.key.clone(), uid: demand.uid.clone(), containers };
         self.pods.0.lock().unwrap().push(active);

@@ -155,7 +155,7 @@ impl Scene {
                 |pod: &&Pod| pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref()) == Some(name);
             let running = pods.iter().filter(here).filter(|pod| phase_of(pod) == "Running").count();
             let pending = pods.iter().filter(|pod| phase_of(pod) == "Pending").count();
-            let stands: Vec<_> = pods.iter().map(kerf_tests::pods::standing).collect();
+            let stands: Vec<_> = pods.iter().map(kerf_tests::pods::state_of).collect();
             ensure!(pods.len() == running + pending, "{stands:#?}");
             ensure!((running, pending) == (layout.running, layout.pending), "{stands:#?}");
             Ok(true)

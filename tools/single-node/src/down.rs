@@ -11,7 +11,7 @@ use anyhow::{Context as _, ensure};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::args::Args;
-use crate::standing::{holder, log_file};
+use crate::running_node::{holder, log_file};
 use crate::up::show;
 
 /// Timeout for the holder's end: pods are deleted, the agent leaves, and all programs stop.

@@ -10,7 +10,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::args::Args;
 use crate::chart::Installed;
-use crate::standing::Standing;
+use crate::running_node::RunningNode;
 use crate::{lent, node_policy, order};
 
 /// Holds a node. It enters its mount namespace first, because a process with several threads cannot.
@@ -55,7 +55,7 @@ async fn by_hand(args: &Args, gpus: Gpus, end: &mut Signal, say: impl Fn(&str)) 
     let orders = order::listen(args)?;
     let kubeconfig = cluster.plane().kubeconfig().to_owned();
     println!("the node is up: export KUBECONFIG={}", kubeconfig.display());
-    Standing { kubeconfig, policies: Some(cluster.policy_file().to_owned()) }.write(args)?;
+    RunningNode { kubeconfig, policies: Some(cluster.policy_file().to_owned()) }.write(args)?;
     tokio::select! {
         _ = end.recv() => {}
         // A failed order ends the node too, so that the error reaches the log.
@@ -73,7 +73,7 @@ async fn installed(args: &Args, gpus: &Gpus, end: &mut Signal, say: impl Fn(&str
     let node = Installed::start(args, gpus, &say).await?;
     let kubeconfig = node.kubeconfig();
     println!("the node is up: export KUBECONFIG={}", kubeconfig.display());
-    Standing { kubeconfig, policies: None }.write(args)?;
+    RunningNode { kubeconfig, policies: None }.write(args)?;
     end.recv().await;
     node.stop(&say).await?;
     say("everything has ended");

@@ -13,7 +13,7 @@ use kube::Client;
 
 use crate::args::Args;
 use crate::order::Order;
-use crate::standing::Standing;
+use crate::running_node::RunningNode;
 
 /// The kubelet's default sync interval.
 const SYNC_INTERVAL: Duration = Duration::from_secs(10);
@@ -75,7 +75,7 @@ impl JudgedKubelet for RealKubelet<'_> {
 /// Checks every selected rule with the node's kubelet; fails if one does not hold.
 pub async fn judge(args: &Args) -> anyhow::Result<()> {
     let kubelet = RealKubelet {
-        client: control_plane::client(&Standing::read(args)?.kubeconfig).await?,
+        client: control_plane::client(&RunningNode::read(args)?.kubeconfig).await?,
         folder: args.places().kubelet(),
         args,
     };

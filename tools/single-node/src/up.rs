@@ -12,7 +12,7 @@ use anyhow::{Context as _, bail, ensure};
 use crate::real_node::{Process, kernel};
 
 use crate::args::Args;
-use crate::standing::{Standing, holder, log_file, pid_file};
+use crate::running_node::{RunningNode, holder, log_file, pid_file};
 
 /// Timeout for the start, which takes some tens of seconds on an idle machine. Together with the other steps
 /// it stays below the limit of a command on a lent machine.
@@ -30,7 +30,7 @@ pub fn up(args: &Args) -> anyhow::Result<()> {
     fs::write(pid_file(args), format!("{}\n", child.id())).context("failed to note the holder's process")?;
     let mut log = File::open(log_file(args)).context("failed to open the holder's log")?;
     let begun = Instant::now();
-    while !Standing::is_told(args) {
+    while !RunningNode::is_written(args) {
         show(&mut log)?;
         if let Some(status) = child.try_wait()? {
             show(&mut log)?;

@@ -25,7 +25,7 @@ pub fn page(population: Population, resource: &str, parameters: &Parameters) -> 
     let from = number("continue").unwrap_or(0).min(count);
     let to = number("limit").map_or(count, |limit| count.min(from + limit));
     let item = |number: usize| {
-        let pod = || PodNumber::of(number, per_node);
+        let pod = || PodNumber::new(number, per_node);
         match resource {
             "pods" if are_sliced => Ok(pods::with_slice(pod())),
             "pods" => Ok(pods::other(pod())),

@@ -59,7 +59,7 @@ pub fn node_name(node: usize) -> String {
 
 impl PodNumber {
     /// The pod with this number among all pods of so many on each node.
-    pub fn of(number: usize, per_node: usize) -> Self {
+    pub fn new(number: usize, per_node: usize) -> Self {
         Self { node: number / per_node, slot: number % per_node }
     }
 

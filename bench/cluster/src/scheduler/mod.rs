@@ -161,7 +161,7 @@ impl Bench<'_> {
         order.rotate_left(first);
         let prefix = format!("s{}", self.number);
         for kind in order {
-            let played = scene.play(sides.of(kind)?, &prefix).await;
+            let played = scene.play(sides.side(kind)?, &prefix).await;
             let measured = played.with_context(|| format!("{}, {}", scene.name(), kind.name()))?;
             self.say(&format!("{:<22} {:<8}{}", scene.name(), kind.name(), measured.line()));
             self.results.entry((nodes, scene.name())).or_default().push((kind, measured));
@@ -182,7 +182,7 @@ impl Bench<'_> {
         let rows = self.args.nodes.iter().flat_map(|nodes| {
             scenes.iter().filter_map(|scene| {
                 let name = scene.name();
-                Row::of(*nodes, &name, self.results.get(&(*nodes, name.clone()))?)
+                Row::from_rounds(*nodes, &name, self.results.get(&(*nodes, name.clone()))?)
             })
         });
         rows.collect()

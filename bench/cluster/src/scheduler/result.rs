@@ -108,7 +108,7 @@ pub struct Row {
 
 impl Row {
     /// The medians of one scene's rounds; `None` if a cluster has none.
-    pub fn of(nodes: usize, scene: &str, rounds: &[(Kind, Measured)]) -> Option<Self> {
+    pub fn from_rounds(nodes: usize, scene: &str, rounds: &[(Kind, Measured)]) -> Option<Self> {
         let of = |kind| {
             let rounds: Vec<_> = rounds.iter().filter(|(of, _)| *of == kind).map(|(_, one)| one).collect();
             Measured::median(&rounds)
@@ -157,7 +157,7 @@ mod tests {
             pods: 1,
             unbound: 0,
             rate: 1.0,
-            latency: Latency::of(Vec::new()),
+            latency: Latency::from_samples(Vec::new()),
             cpu_ms: BTreeMap::new(),
             requests: counts.map(|(name, count)| (name.to_owned(), count)).collect(),
             resident_mib: BTreeMap::new(),

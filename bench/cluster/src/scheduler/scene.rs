@@ -122,7 +122,7 @@ impl Scene {
             pods: self.pods,
             unbound,
             rate: f64::from(bound) / took.as_secs_f64(),
-            latency: Latency::of(waits),
+            latency: Latency::from_samples(waits),
             cpu_ms: counts.cpu_s.into_iter().map(|(name, s)| (name, s * 1000.0)).collect(),
             requests: counts.requests,
             resident_mib,
@@ -171,7 +171,7 @@ impl Scene {
         let deadline = begun + TIMEOUT;
         let (mut waits, mut last) = (Vec::new(), begun);
         for (name, answered) in created.iter().flatten() {
-            let Some(at) = side.bound.by(name, deadline).await? else { continue };
+            let Some(at) = side.bound.bound_before(name, deadline).await? else { continue };
             last = last.max(at);
             waits.push(at.saturating_duration_since(*answered));
         }
@@ -192,7 +192,7 @@ impl Scene {
             let running = side.known().running.len();
             pods.create(&PostParams::default(), &side.pod(&name, self.asks(number))).await?;
             let answered = Instant::now();
-            waits.push(side.bound.of(&name).await?.saturating_duration_since(answered));
+            waits.push(side.bound.bound_at(&name).await?.saturating_duration_since(answered));
             side.settle(running + 1).await?;
             tokio::time::sleep(POD_DELAY).await;
         }

@@ -82,7 +82,7 @@ impl Sides {
     }
 
     /// The cluster of this kind.
-    pub fn of(&mut self, kind: Kind) -> anyhow::Result<&mut Side> {
+    pub fn side(&mut self, kind: Kind) -> anyhow::Result<&mut Side> {
         let found = self.0.iter_mut().find(|side| side.kind == kind);
         found.with_context(|| format!("there is no cluster {}", kind.name()))
     }
@@ -152,7 +152,7 @@ impl Side {
     /// Waits until a pod that asks for a slice is bound.
     async fn is_up(&mut self) -> anyhow::Result<()> {
         self.pods().create(&PostParams::default(), &self.pod("first", Asks::Slice)).await?;
-        if self.bound.by("first", Instant::now() + TIMEOUT).await?.is_none() {
+        if self.bound.bound_before("first", Instant::now() + TIMEOUT).await?.is_none() {
             let events = kerf_tests::pods::Pods::new(self.plane().client()).events("first").await?;
             bail!("the first pod is not bound: {}", events.join("\n"));
         }

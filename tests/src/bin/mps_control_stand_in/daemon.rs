@@ -26,7 +26,7 @@ pub fn run(pipe: &Path, arguments: &[String]) -> anyhow::Result<()> {
     if UnixStream::connect(&socket).is_ok() {
         bail!("An instance of this daemon is already running");
     }
-    let files = Files::of_pipe(pipe).context("the pipe directory is not <root>/<target>/pipe")?;
+    let files = Files::from_pipe(pipe).context("the pipe directory is not <root>/<target>/pipe")?;
     // A killed daemon leaves its socket behind, and no daemon answers at it.
     let _ = fs::remove_file(&socket);
     let listener = UnixListener::bind(&socket).context("failed to listen")?;

@@ -19,7 +19,7 @@ pub(in crate::kubelet) struct NodeFiles {
 impl NodeFiles {
     /// The file system of the node whose kubelet's folder is `kubelet`. That folder is the node's
     /// `/var/lib/kubelet`.
-    pub(in crate::kubelet) fn of(kubelet: &Path) -> Self {
+    pub(in crate::kubelet) fn new(kubelet: &Path) -> Self {
         Self { kubelet: kubelet.to_owned(), root: kubelet.join("host") }
     }
 
@@ -68,7 +68,7 @@ mod tests {
 
     #[test]
     fn each_node_has_files_of_its_own() {
-        let files = NodeFiles::of(Path::new("/n/a"));
+        let files = NodeFiles::new(Path::new("/n/a"));
         for (path, expected) in [
             ("/var/lib/kubelet/device-plugins", "/n/a/device-plugins"),
             ("/var/lib/kerf", "/n/a/host/var/lib/kerf"),
@@ -84,7 +84,7 @@ mod tests {
     #[test]
     fn a_missing_path_is_created_or_refused_by_its_type() {
         let folder = tempfile::tempdir().unwrap();
-        let files = NodeFiles::of(folder.path());
+        let files = NodeFiles::new(folder.path());
         files.make().unwrap();
         assert!(files.host_path("/run/kerf", "Directory").is_err());
         assert!(files.host_path("/run/kerf", "DirectoryOrCreate").unwrap().is_dir());

@@ -16,7 +16,7 @@ use kerf_tests::binaries;
 
 use crate::args::Args;
 use crate::node_policy;
-use crate::standing::Standing;
+use crate::running_node::RunningNode;
 
 /// With this technology, clients may use compute that others leave idle, so the node's policy sets no limit
 /// meanwhile.
@@ -33,7 +33,7 @@ const POLICY_DELAY: Duration = Duration::from_secs(4);
 
 /// Measures one technology after the other, each both ways, so that the GPU is equally warm for both.
 pub fn bench(args: &Args) -> anyhow::Result<()> {
-    let standing = Standing::read(args)?;
+    let running_node = RunningNode::read(args)?;
     let out = args.out.clone().unwrap_or_else(|| args.state.join("bench"));
     fs::create_dir_all(&out).with_context(|| format!("failed to create {}", out.display()))?;
     let template = args.state.join("client.yaml");
@@ -41,8 +41,8 @@ pub fn bench(args: &Args) -> anyhow::Result<()> {
     let mut rows = Vec::new();
     for technology in &args.technologies {
         let out = out.join(technology);
-        limit_compute(args, &standing, technology != UNLIMITED)?;
-        let results = by_kerf(args, &standing, technology, &template, &out)?;
+        limit_compute(args, &running_node, technology != UNLIMITED)?;
+        let results = by_kerf(args, &running_node, technology, &template, &out)?;
         if args.without_by_hand || args.simulated {
             continue;
         }
@@ -56,8 +56,8 @@ pub fn bench(args: &Args) -> anyhow::Result<()> {
 }
 
 /// Writes the node's policy, and waits until the agent has it.
-fn limit_compute(args: &Args, standing: &Standing, limits: bool) -> anyhow::Result<()> {
-    let policies = standing.policies.as_deref();
+fn limit_compute(args: &Args, running_node: &RunningNode, limits: bool) -> anyhow::Result<()> {
+    let policies = running_node.policies.as_deref();
     let policies = policies
         .context("bench changes the node's policy in a file: run `single_node up` without --chart")?;
     node_policy::write(args, policies, limits)?;
@@ -68,14 +68,14 @@ fn limit_compute(args: &Args, standing: &Standing, limits: bool) -> anyhow::Resu
 /// Runs `kerf bench sharing` on this node, as an admin does.
 fn by_kerf(
     args: &Args,
-    standing: &Standing,
+    running_node: &RunningNode,
     technology: &str,
     template: &Path,
     out: &Path,
 ) -> anyhow::Result<Results> {
     let mut command = Command::new(binaries::ours("kerf")?);
     command.args(["bench", "sharing", "--technologies", technology]);
-    command.arg("--kubeconfig").arg(&standing.kubeconfig).arg("--template").arg(template);
+    command.arg("--kubeconfig").arg(&running_node.kubeconfig).arg("--template").arg(template);
     command.arg("--out").arg(out).args(&args.flags);
     if let Some(file) = fit(out, technology) {
         command.arg("--fit").arg(file);

@@ -26,12 +26,12 @@ impl Process {
     pub fn all() -> BTreeMap<i32, Self> {
         let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
         let ids = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
-        ids.filter_map(|id| Some((id, Self::of(id)?))).collect()
+        ids.filter_map(|id| Some((id, Self::from_id(id)?))).collect()
     }
 
     /// The process with this id, if it exists.
     #[must_use]
-    pub fn of(id: i32) -> Option<Self> {
+    pub fn from_id(id: i32) -> Option<Self> {
         let folder = PathBuf::from(format!("/proc/{id}"));
         let read = |file: &str| {
             let bytes = fs::read(folder.join(file)).unwrap_or_default();

@@ -15,7 +15,7 @@ use serde_json::json;
 use super::scene::Scene;
 use crate::args::Args;
 use crate::order::Order;
-use crate::standing::Standing;
+use crate::running_node::RunningNode;
 use crate::{container_log, lent};
 
 const NO_MIG: &str = "not played: it takes simulated GPUs, of which some are in MIG mode (--mig)";
@@ -25,7 +25,7 @@ pub async fn each_holds_what_it_was_assigned(scene: &Scene<'_>) -> anyhow::Resul
     if args.mig == 0 {
         return Ok(NO_MIG.to_owned());
     }
-    let client = control_plane::client(&Standing::read(args)?.kubeconfig).await?;
+    let client = control_plane::client(&RunningNode::read(args)?.kubeconfig).await?;
     let played = play(&mut RealMixedNode { args, client }, args.pods.try_into()?, args.seed).await;
     let account = played.with_context(|| format!("with --seed {}", args.seed))?;
     account.is_sound().with_context(|| format!("with --seed {}", args.seed))?;

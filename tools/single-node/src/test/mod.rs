@@ -8,13 +8,13 @@ mod fences;
 mod mixed;
 mod node;
 mod own_limits;
+mod pending;
 mod restarts;
 mod root_tenant;
 mod scene;
 mod server;
 mod time_slices;
 mod users;
-mod waiting;
 mod whole;
 
 use std::time::{Duration, Instant};
@@ -55,7 +55,7 @@ const SCENES: [(&str, Play); 17] = [
     ("a daemon killed", |scene| server::daemon_killed(scene).boxed_local()),
     (RESTARTS, |scene| restarts::of_agent_and_kubelet(scene).boxed_local()),
     ("own limits", |scene| own_limits::are_caught(scene).boxed_local()),
-    ("waiting", |scene| waiting::for_room(scene).boxed_local()),
+    ("waiting", |scene| pending::until_capacity_is_free(scene).boxed_local()),
     ("whole GPU", |scene| whole::waits_for_the_shares(scene).boxed_local()),
     ("two GPUs: each has its server", |scene| each_gpu::has_its_own_server(scene).boxed_local()),
     ("two GPUs: a whole GPU beside a share", |scene| whole::beside_a_share(scene).boxed_local()),

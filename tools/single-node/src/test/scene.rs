@@ -11,7 +11,7 @@ use kerf_core::names::GpuUuid;
 use kerf_core::resource::SHARE_SIZES;
 use kerf_tests::cluster::wait;
 use kerf_tests::control_plane;
-use kerf_tests::pods::{Pods, assignment_of, phase_of, standing};
+use kerf_tests::pods::{Pods, assignment_of, phase_of, state_of};
 
 use super::node::Node;
 use super::users::servers;
@@ -19,8 +19,8 @@ use crate::args::Args;
 use crate::clock::Clock;
 use crate::container_log;
 use crate::job::{Ask, CONTAINER, Job};
+use crate::running_node::RunningNode;
 use crate::seen::{Expected, Seen};
-use crate::standing::Standing;
 
 /// Timeout for a line of a container's output.
 const TIMEOUT: Duration = Duration::from_secs(40);
@@ -44,7 +44,7 @@ pub struct Scene<'a> {
 impl<'a> Scene<'a> {
     /// Opens a node that is up.
     pub async fn open(args: &'a Args) -> anyhow::Result<Self> {
-        let client = control_plane::client(&Standing::read(args)?.kubeconfig).await?;
+        let client = control_plane::client(&RunningNode::read(args)?.kubeconfig).await?;
         let node = Node::new(&args.name, client.clone());
         let pods = Pods::new(client);
         let clock = Clock::start(pods.api().clone());
@@ -160,7 +160,7 @@ impl<'a> Scene<'a> {
             let pod = self.pods.get(name).await?;
             if phase_of(&pod) != "Running" || begun.elapsed() > timeout {
                 let last = lines.get(lines.len().saturating_sub(LINES)..).unwrap_or_default().join("\n");
-                bail!("{name} printed no {word:?}: {}; it printed:\n{last}", standing(&pod));
+                bail!("{name} printed no {word:?}: {}; it printed:\n{last}", state_of(&pod));
             }
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
@@ -175,7 +175,7 @@ impl<'a> Scene<'a> {
     pub async fn work_on(&self, jobs: &[Job]) -> anyhow::Result<()> {
         for job in jobs {
             let pod = self.pods.get(&job.name).await?;
-            ensure!(phase_of(&pod) == "Running", "{} does not run any more: {}", job.name, standing(&pod));
+            ensure!(phase_of(&pod) == "Running", "{} does not run any more: {}", job.name, state_of(&pod));
             ensure!(restarts(&pod) == 0, "the container of {} was restarted", job.name);
             let before = self.lines(&pod).len();
             let goes_on = async || Ok(self.lines(&pod).len() >= before + 2);

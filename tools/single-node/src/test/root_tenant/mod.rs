@@ -11,7 +11,7 @@ use crate::real_node::Process;
 use anyhow::{Context as _, ensure};
 use k8s_openapi::api::core::v1::Pod;
 use kerf_tests::cluster::{resource_of, wait};
-use kerf_tests::pods::{phase_of, standing};
+use kerf_tests::pods::{phase_of, state_of};
 use kube::api::PostParams;
 
 use super::scene::Scene;
@@ -141,7 +141,7 @@ impl<'a> Stage<'a> {
         if let Err(error) = scene.pods.running(tenant.name()).await {
             neighbour.end()?;
             let pod = scene.pods.get(tenant.name()).await?;
-            return Ok(Err(format!("{error:#}; {}", standing(&pod))));
+            return Ok(Err(format!("{error:#}; {}", state_of(&pod))));
         }
         let pod = scene.pods.get(tenant.name()).await?;
         let resource = resource_of(&pod)?;
@@ -191,7 +191,7 @@ impl<'a> Stage<'a> {
         };
         if let Err(error) = wait(TIMEOUT, "the tenant to have tried", reported).await {
             let pod = self.scene.pods.get(self.tenant.name()).await?;
-            return Err(error.context(format!("the tenant is {}: {}", phase_of(&pod), standing(&pod))));
+            return Err(error.context(format!("the tenant is {}: {}", phase_of(&pod), state_of(&pod))));
         }
         said.context("the tenant said nothing")
     }

@@ -13,7 +13,7 @@ use kerf_node_agent::mps::{Answer, Control, Scope, Word, daemon_dir, pipe_dir};
 use kerf_nvml_mock::{MockFiles, MockState};
 use kerf_tests::cluster::wait;
 use kerf_tests::mps::{MpsStandIn, Orders};
-use kerf_tests::pods::{phase_of, standing};
+use kerf_tests::pods::{phase_of, state_of};
 
 use super::super::scene::{Scene, restarts};
 use super::super::{server, users};
@@ -150,7 +150,7 @@ impl<'a> Neighbour<'a> {
     /// was written.
     async fn goes_on(&self) -> anyhow::Result<()> {
         let pod = self.scene.pods.get(&self.job.name).await?;
-        ensure!(phase_of(&pod) == "Running", "the neighbour does not run any more: {}", standing(&pod));
+        ensure!(phase_of(&pod) == "Running", "the neighbour does not run any more: {}", state_of(&pod));
         ensure!(restarts(&pod) == 0, "the neighbour's container was restarted");
         let turns = || self.scene.lines(&pod).len();
         let before = turns();

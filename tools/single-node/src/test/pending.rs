@@ -11,7 +11,7 @@ use crate::job::{Ask, Job};
 
 const GIB: u64 = 40;
 
-pub async fn for_room(scene: &Scene<'_>) -> anyhow::Result<String> {
+pub async fn until_capacity_is_free(scene: &Scene<'_>) -> anyhow::Result<String> {
     let fit = scene.room_for(GIB);
     let jobs: Vec<Job> = (0..fit + 2).map(|n| Job::new(format!("waiting-{n}"), Ask::Share(GIB))).collect();
     let (first, late) = jobs.split_at(fit);

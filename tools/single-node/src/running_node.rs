@@ -13,32 +13,32 @@ use crate::args::Args;
 
 /// Written once the node is up.
 #[derive(Debug, Serialize, Deserialize)]
-pub struct Standing {
+pub struct RunningNode {
     /// The kubeconfig of an administrator.
     pub kubeconfig: PathBuf,
     /// The policy folder of webhook and extender; `None` if the chart put the policies into a ConfigMap.
     pub policies: Option<PathBuf>,
 }
 
-impl Standing {
+impl RunningNode {
     /// Called by the holder, once the node is up.
     pub fn write(&self, args: &Args) -> anyhow::Result<()> {
         // Renaming the complete file makes sure that no step reads half of it.
-        let unfinished = args.state.join("standing.unfinished");
-        fs::write(&unfinished, serde_json::to_vec(self)?).context("failed to write standing.json")?;
-        fs::rename(unfinished, args.state.join("standing.json")).context("failed to write standing.json")
+        let unfinished = args.state.join("node.unfinished");
+        fs::write(&unfinished, serde_json::to_vec(self)?).context("failed to write node.json")?;
+        fs::rename(unfinished, args.state.join("node.json")).context("failed to write node.json")
     }
 
     /// Reads the file of a node that is up; otherwise the error names the remedy.
     pub fn read(args: &Args) -> anyhow::Result<Self> {
-        let Ok(text) = fs::read(args.state.join("standing.json")) else {
+        let Ok(text) = fs::read(args.state.join("node.json")) else {
             bail!("no node is up in {}: run `single_node up`", args.state.display());
         };
-        serde_json::from_slice(&text).context("failed to read standing.json")
+        serde_json::from_slice(&text).context("failed to read node.json")
     }
 
-    pub fn is_told(args: &Args) -> bool {
-        args.state.join("standing.json").is_file()
+    pub fn is_written(args: &Args) -> bool {
+        args.state.join("node.json").is_file()
     }
 }
 

@@ -202,6 +202,9 @@ fn an_allocated_device_counts_until_its_pod_is_admitted() {
     // The same holds if the pod is unknown.
     let unknown = offered(&slices(false));
     assert_eq!((devices(&unknown), waiting(&unknown)), ("d1".into(), "s2".into()));
+    let unreserved = ExistingSlice { reservation: None, ..held(false) };
+    let unreserved = offer_of(&[unreserved, of_shape(2, share(10), "b")]);
+    assert_eq!((devices(&unreserved), waiting(&unreserved)), ("d1".into(), "s2".into()));
     // The kubelet may have freed the device that the agent counts as held.
     let admitted = offer_of(&slices(true));
     assert_eq!((devices(&admitted), waiting(&admitted)), ("d1 d2".into(), String::new()));

@@ -216,6 +216,16 @@ fn the_first_of_equal_models_is_cut() {
 }
 
 #[test]
+fn a_gpu_of_another_model_replaces_the_known_one() {
+    let mut fleet = Fleet::default();
+    let h100 = fleet.add(&mig_table("H100-80GB"), [], []).unwrap();
+    assert_eq!(fleet.show(Some(h100), &mig_table("H100-80GB"), [], []), Some(h100));
+    let a30 = fleet.show(Some(h100), &mig_table("A30-24GB"), [], []).unwrap();
+    assert_ne!(a30, h100);
+    assert_eq!(fleet.cut(h100), None);
+}
+
+#[test]
 fn a_removed_gpu_is_never_cut_again() {
     let mut fleet = Fleet::default();
     let gpu = fleet.add(&mig_table("H100-80GB"), [], []).unwrap();

@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn an_idle_share_in_the_way_costs_more_than_a_new_one_saves() {
+    fn each_idle_share_that_must_end_adds_to_the_cost() {
         let ends = |gone: &[&str]| work(&Source::Cut(gone.iter().map(|id| SliceId::new(*id)).collect())).0;
         assert_eq!([ends(&[]), ends(&["a"]), ends(&["a", "b"])], [START, START + END, START + 2 * END]);
     }

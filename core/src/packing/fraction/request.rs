@@ -154,6 +154,6 @@ impl Request {
             }),
             other => other,
         };
-        Self { memory: MemoryMib(0), gpus, ..*self }
+        Self { memory: MemoryMib::default(), gpus, ..*self }
     }
 }

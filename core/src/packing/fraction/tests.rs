@@ -86,7 +86,7 @@ fn a_fleet_is_valued_anew_when_a_node_is_replaced_by_another_sort() {
         |cores: u32, model, gpus| Node::new(CpuMilli(1000 * cores), MemoryMib(1024 * GIB), model, gpus);
     let sort = |cores, model| with(cores, model, 4);
     let known = || workload(&[(request, 1), (pod(8, GpuDemand::whole(1)), 3)]);
-    for other in [sort(16, a100), sort(64, t4), sort(16, t4), with(64, t4, 8)] {
+    for other in [sort(16, a100), sort(64, a100), sort(16, t4), with(64, t4, 8)] {
         let mut fresh = Nodes::new(known());
         let same = [sort(64, a100), other.clone()].map(|node| fresh.add(node));
         for is_removed_before in [false, true] {

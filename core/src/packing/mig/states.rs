@@ -157,12 +157,12 @@ fn taken((mask, starts): Key, span: Placement) -> Key {
 fn plain_shapes(places: &Places) -> Vec<(u32, Vec<Placement>)> {
     let mut shapes: Vec<(Profile, (u32, Vec<Placement>))> = Vec::new();
     for instance in places.iter().map(|p| places.instance(p)).filter(|i| i.profile.is_plain()) {
-        match shapes.iter_mut().find(|(profile, _)| *profile == instance.profile) {
-            Some((_, (_, placements))) => placements.push(instance.placement),
-            None => {
-                let size = u32::from(instance.placement.size);
-                shapes.push((instance.profile, (size, vec![instance.placement])));
-            }
+        let known = shapes.iter_mut().find(|(profile, _)| *profile == instance.profile);
+        if let Some((_, (_, placements))) = known {
+            placements.push(instance.placement);
+        } else {
+            let size = u32::from(instance.placement.size);
+            shapes.push((instance.profile, (size, vec![instance.placement])));
         }
     }
     shapes.into_iter().map(|(_, shape)| shape).collect()

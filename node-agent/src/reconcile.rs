@@ -133,7 +133,7 @@ impl Reconciler {
             let now = Instant::now();
             self.node.on_disk(self.unanswered.trouble(now));
             let decision = self.node.decide(now);
-            let next_at = self.hand_out(decision, now, &session);
+            let due_at = self.hand_out(decision, now, &session);
             tokio::select! {
                 () = stop.cancelled() => break,
                 outcome = self.executor.outcome() => self.take_outcome(outcome, &session),
@@ -144,7 +144,7 @@ impl Reconciler {
                     let Some(event) = event else { break };
                     self.take(event);
                 }
-                () = tokio::time::sleep(next_at.saturating_duration_since(now)) => {}
+                () = tokio::time::sleep(due_at.saturating_duration_since(now)) => {}
             }
         }
         let record = self.applied.complete(self.node.decide(Instant::now()).record);
@@ -310,7 +310,7 @@ impl Reconciler {
         // While a call is under way the loop waits for its end, which is never far.
         let idle = if self.executor.is_idle() { self.observe_at } else { now + self.resync };
         let record_at = Some(self.record_at).filter(|_| must_record && self.executor.is_idle());
-        [decision.next.next_at, record_at, write_at].into_iter().flatten().fold(idle, Instant::min)
+        [decision.next.due_at, record_at, write_at].into_iter().flatten().fold(idle, Instant::min)
     }
 
     /// Writes the checkpoint, observes the GPUs or runs the step, and returns whether it ran the step. A write or an

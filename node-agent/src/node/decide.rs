@@ -83,14 +83,14 @@ impl Node {
             wants_observation: expected.is_some()
                 || self.steps.has_passing_obstacle()
                 || has_passing_orphan(&self.facts, &self.steps),
-            next_at: due.into_iter().flatten().min(),
+            due_at: due.into_iter().flatten().min(),
         };
         let mut decision = self.finish(known, &existing, &offered, (step, next));
         self.bindings.take_status(ready_pods(self.facts.reservations.desired(), &decision.status));
         let is_open = acceptance::trouble(&self.facts, &self.health, &self.conflicts).is_none();
         if is_open && self.facts.upkeep(&decision.status, now) {
             desired_changed(&self.facts, &mut self.steps, &mut self.advertised);
-            decision.next.next_at = Some(now);
+            decision.next.due_at = Some(now);
         }
         decision
     }

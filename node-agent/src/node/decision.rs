@@ -60,7 +60,7 @@ pub struct Next {
     /// Whether GPUs and holders should be observed soon, because the known state may be out of date.
     pub wants_observation: bool,
     /// When the next decision is due if no event comes before.
-    pub next_at: Option<Instant>,
+    pub due_at: Option<Instant>,
 }
 
 /// Desired state on the node for the slices that exist.

@@ -94,8 +94,8 @@ fn the_wait_for_a_gpu_to_be_quiet_ends_by_itself() {
     // Two checks of an ill GPU are at least a second apart.
     let latest = due + Duration::from_secs(1);
     for _ in 0..1000 {
-        let Some(next_at) = scene.decide().next.next_at.filter(|next_at| *next_at <= latest) else { break };
-        scene.now = scene.now.max(next_at);
+        let Some(due_at) = scene.decide().next.due_at.filter(|due_at| *due_at <= latest) else { break };
+        scene.now = scene.now.max(due_at);
     }
     assert!(scene.now >= due, "a decision is due when the GPU may be taken back");
     assert_eq!(states(&scene.settle()), WELL);

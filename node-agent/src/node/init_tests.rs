@@ -440,7 +440,7 @@ fn the_last_readable_checkpoint_of_the_kubelet_stays_in_force() {
     assert_eq!(slice(&status, "s9").state, SliceState::Idle, "the agent made it, and no pod got it");
     let failing = failing(&status, Condition::ALLOCATIONS_KNOWN);
     assert_eq!(failing.as_deref(), Some("the checkpoint is corrupt"));
-    assert!(scene.decide().next.next_at.is_some(), "it is read again");
+    assert!(scene.decide().next.due_at.is_some(), "it is read again");
     scene.end_pods();
     let status = scene.settle();
     assert_eq!((held_by(&status, "s2"), slice(&status, "s3").state), (None, SliceState::Ready));

@@ -151,8 +151,8 @@ fn a_reservation_that_is_not_renewed_expires() {
     scene.now += Duration::from_secs(40);
     assert_eq!(order(&mut scene, reserve("a", 0)).reserved, Some(uid("a")), "it keeps its place");
     scene.now += Duration::from_secs(40);
-    let next_at = scene.decide().next.next_at.unwrap();
-    assert!(next_at <= scene.now + Duration::from_secs(20), "the end is due by itself");
+    let due_at = scene.decide().next.due_at.unwrap();
+    assert!(due_at <= scene.now + Duration::from_secs(20), "the end is due by itself");
     assert_eq!(desired(&scene)[0].1.as_deref(), Some("a"));
     scene.now += Duration::from_secs(20);
     scene.decide();
@@ -307,7 +307,7 @@ fn a_node_without_a_leader_is_not_ready() {
     assert_eq!(rejection(scene.node.on_order(&older, scene.now)), Rejection::OldEpoch, "it has the leader's");
     let lost = scene.now;
     scene.node.on_leader(None, lost);
-    assert_eq!(scene.decide().next.next_at, Some(lost + Duration::from_mins(1)));
+    assert_eq!(scene.decide().next.due_at, Some(lost + Duration::from_mins(1)));
     scene.now += Duration::from_secs(59);
     assert_eq!(reasons(&mut scene), ["Serving", "LeaderConnected"], "another may lead soon");
     scene.now += Duration::from_secs(1);
@@ -341,7 +341,7 @@ fn idle_slices_are_kept_as_the_policy_says_without_an_order() {
     scene.policy = serde_json::from_str(warm).unwrap();
     scene.read_gpu_node();
     let decision = scene.decide();
-    assert!(decision.next.next_at.is_some_and(|next_at| next_at <= scene.now), "the next decision cuts");
+    assert!(decision.next.due_at.is_some_and(|due_at| due_at <= scene.now), "the next decision cuts");
     scene.settle();
     assert_eq!(scene.places().len(), 2);
     scene.policy = serde_json::from_str(r#"{"gpus": [{"computeInstances": true}]}"#).unwrap();

@@ -58,7 +58,7 @@ fn a_refused_step_is_retried_after_dcgm_has_ended_and_then_dcgm_is_restored() {
     let status = scene.settle();
     assert_eq!(slice(&status, "s2").state, SliceState::Ready);
     assert_eq!(scene.decide().gpus.pause, decision.gpus.pause, "the next step may follow at once");
-    scene.now = scene.decide().next.next_at.unwrap().max(scene.now + Duration::from_secs(10));
+    scene.now = scene.decide().next.due_at.unwrap().max(scene.now + Duration::from_secs(10));
     let decision = scene.decide();
     assert_eq!(decision.gpus.pause, Pause { number: 1, labels: BTreeSet::new() });
     assert_eq!(decision.record.paused, labels(&[DCGM]), "it is not put back yet");

@@ -279,11 +279,11 @@ fn nothing_is_cut_that_cannot_be_recorded_and_the_condition_says_why() {
         let now = scene.tick();
         scene.node.on_unrecorded(None, "the disk is full; free some space in /var/lib/kerf", now);
         let decision = scene.decide();
-        assert!(decision.step.is_none() && decision.next.next_at.is_some(), "it is tried again");
+        assert!(decision.step.is_none() && decision.next.due_at.is_some(), "it is tried again");
         let text = failing(&decision.status, Condition::SPEC_REACHED).unwrap();
         assert!(text.contains("the disk is full"), "{text}");
         assert_ne!(slice(&decision.status, "s1").state, SliceState::Ready);
-        scene.now = decision.next.next_at.unwrap();
+        scene.now = decision.next.due_at.unwrap();
     }
     let status = scene.settle();
     assert_eq!(

@@ -90,7 +90,7 @@ fn a_new_node_accepts_reservations_at_once_and_one_with_a_lost_ledger_does_not()
         scene.record = Restored::default();
         scene.restart_agent();
         found(&mut scene, "uid", spec(0, 0, vec![]), was_served.then_some(status));
-        let next_at = scene.decide().next.next_at;
+        let due_at = scene.decide().next.due_at;
         assert_eq!(scene.node.closed().is_some(), was_served);
         assert_eq!(scene.decide().record.is_own, !was_served, "the next process waits as well");
         if was_served {
@@ -106,7 +106,7 @@ fn a_new_node_accepts_reservations_at_once_and_one_with_a_lost_ledger_does_not()
             let status = scene.decide().status;
             let ready = status.condition(kerf_core::contract::Condition::READY).unwrap();
             assert_eq!(ready.reason, "LedgerLost");
-            let until = next_at.unwrap();
+            let until = due_at.unwrap();
             assert!(until > scene.now + Duration::from_secs(79), "{:?}", until - scene.now);
             scene.now = until;
             let status = scene.settle();

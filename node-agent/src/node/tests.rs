@@ -232,7 +232,7 @@ impl Scene {
                 self.list_holders();
                 self.decide();
                 let again = self.decide();
-                let is_due = again.next.next_at.is_some_and(|next_at| next_at <= self.now);
+                let is_due = again.next.due_at.is_some_and(|due_at| due_at <= self.now);
                 if again.step.is_none() && again.healthy == self.kubelet && !is_due {
                     return again.status;
                 }
@@ -393,7 +393,7 @@ fn a_slice_on_which_a_process_runs_is_not_destroyed() {
     scene.run(step);
     assert_eq!(scene.places(), ["1g.10gb at 0:1"]);
     let decision = scene.decide();
-    assert!(decision.step.is_none() && decision.next.next_at.is_some(), "tried again later");
+    assert!(decision.step.is_none() && decision.next.due_at.is_some(), "tried again later");
     scene.gpus.set_processes(&DeviceId::new("MIG-1"), false);
     scene.now += Duration::from_millis(200);
     scene.settle();

@@ -48,7 +48,7 @@ fn a_withdrawn_slice_goes_after_two_seconds_if_the_bound_pod_gets_nothing() {
     let mut scene = withdrawn_beside_a_bound_pod();
     let end = scene.now + Duration::from_secs(2);
     while scene.now < end {
-        scene.now = scene.decide().next.next_at.expect("it is looked at again");
+        scene.now = scene.decide().next.due_at.expect("it is looked at again");
     }
     scene.settle();
     assert_eq!(scene.places(), ["1g.10gb at 0:1", "2g.20gb at 2:2"]);

@@ -81,7 +81,7 @@ impl World {
             self.check_recovery();
         }
         // If this status has changed the ledger, the next decision handles that.
-        if !decision.status.is_ready() || decision.next.next_at == Some(self.now) {
+        if !decision.status.is_ready() || decision.next.due_at == Some(self.now) {
             return;
         }
         for (name, device, _) in self.kubelet.sends().filter(|(_, _, healthy)| *healthy) {

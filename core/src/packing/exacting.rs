@@ -18,6 +18,11 @@ impl Exacting<'_> {
     /// Whether another slice that is offered together with the pod's may not meet the requirements. Slices are offered
     /// together if they have the same model and shape (see [`offer`](crate::offer)).
     pub(super) fn may_get_another(&self, node: &NodeInventory, gpu: usize, shape: Shape) -> bool {
+        // Most pods have no requirements, so they need no look at the other GPUs.
+        let asks_for_more = self.holding.memory.is_some() || self.holding.compute.is_some();
+        if self.gpus.uuids.is_empty() && self.gpus.not_uuids.is_empty() && !asks_for_more {
+            return false;
+        }
         let alike = |other: &&GpuInventory| other.model == node.gpus[gpu].model;
         let is_suitable = |other: &GpuInventory| {
             self.gpus.admits(&other.uuid, &other.model) && suffices(other, shape, self.holding)

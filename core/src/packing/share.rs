@@ -88,7 +88,7 @@ pub(super) fn whole(gpu: &GpuInventory, request: &ContainerRequest) -> Option<Ca
 pub(super) fn work(source: &Source) -> Cost {
     match source {
         Source::Idle(_) => Cost::default(),
-        Source::Cut(gone) => gone.iter().fold(Cost(START), |cost, _| cost + Cost(END)),
+        Source::Cut(gone) => Cost(START + END * i64::try_from(gone.len()).unwrap_or(0)),
     }
 }
 
@@ -115,9 +115,9 @@ fn in_the_way(gpu: &GpuInventory, new: Shape, mut room: Room) -> Vec<SliceId> {
     destroyed
 }
 
-/// A cost of one for each MiB.
+/// A cost of one for each MiB. It leaves room to add other costs.
 pub(super) fn mib(memory: MemoryMib) -> Cost {
-    Cost(i64::try_from(memory.0).unwrap_or(i64::MAX))
+    Cost(i64::try_from(memory.0).unwrap_or(i64::MAX / 2))
 }
 
 #[cfg(test)]

@@ -110,7 +110,7 @@ impl<'o> State<'o> {
         let is_alike = move |w: &&WantedSlice| {
             let Some((wanted, part)) = instance(w) else { return true };
             let mut parts = self.wanted.iter().filter_map(|w| instance(w)).filter(|(i, _)| *i == wanted);
-            parts.next().map(|(_, first)| discriminant(&first)) == Some(discriminant(&part))
+            parts.next().is_none_or(|(_, first)| discriminant(&first) == discriminant(&part))
         };
         self.wanted.iter().copied().filter(is_alike)
     }

@@ -195,8 +195,9 @@ impl Ledger {
     pub fn reservation(&self, id: &SliceId) -> Option<SliceReservation> {
         let slice = self.desired.slices.iter().find(|slice| slice.id == *id)?;
         let reservation = slice.reservation.as_ref()?;
-        let mut open = self.entries.get(&reservation.uid).into_iter().flat_map(|entry| &entry.open);
-        Some(SliceReservation::from_reservation(reservation, open.next().is_some()))
+        let entry = self.entries.get(&reservation.uid);
+        let binding = entry.is_some_and(|entry| !entry.open.is_empty());
+        Some(SliceReservation::from_reservation(reservation, binding))
     }
 
     /// Whether all of a pod's slices are ready for it.
@@ -386,8 +387,7 @@ impl Ledger {
 
     /// Takes back a reservation that was accepted and could not be written to disk, unless the pod is bound or may be.
     pub fn retract(&mut self, uid: &PodUid) {
-        let Some(entry) = self.entries.get(uid) else { return };
-        if !entry.is_in_use() {
+        if self.entries.get(uid).is_some_and(|entry| !entry.is_in_use()) {
             self.give_back(uid);
         }
     }

@@ -29,7 +29,7 @@ impl Ledger {
         owner: impl Fn(&SliceStatus) -> Option<&'o PodUid>,
         resting: &mut BTreeSet<GpuUuid>,
     ) -> Upkeep {
-        let is_bound = |uid: &&PodUid| matches!(self.entries.get(*uid), Some(Entry { bound: true, .. }));
+        let is_bound = |uid: &&PodUid| self.entries.get(*uid).is_some_and(|entry| entry.bound);
         let followed = follow_holders(&self.desired, status, |shown| owner(shown).filter(is_bound));
         let mut has_changed = self.take_on(followed);
         let before = self.desired.slices.len();
@@ -65,9 +65,7 @@ impl Ledger {
                 return false;
             };
             // The reservation must stay, because the pod may be here or on its way.
-            if let Some(entry) = entries.get(uid)
-                && entry.is_in_use()
-            {
+            if entries.get(uid).is_some_and(Entry::is_in_use) {
                 return true;
             }
             let message = failed.message.as_deref().unwrap_or("the agent gives no reason");

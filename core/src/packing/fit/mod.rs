@@ -76,8 +76,9 @@ fn fit_first(
     fleet: &Fleet,
 ) -> Result<Fit, Refusal> {
     may_run(node, request)?;
-    let has = |kind: Option<Kind>| node.gpus.iter().flat_map(|gpu| &gpu.kinds).any(|own| Some(*own) == kind);
-    let has_kinds = |planned: &RequestDocument| planned.containers.iter().all(|c| has(c.only_kind()));
+    let has = |kind| node.gpus.iter().any(|gpu| gpu.kinds.contains(&kind));
+    let has_kinds =
+        |planned: &RequestDocument| planned.containers.iter().all(|c| c.only_kind().is_some_and(has));
     let mut refused = Vec::new();
     for (place, planned) in by_plan.iter().enumerate().filter(|(_, planned)| has_kinds(planned)) {
         match place_all(node, planned, fleet) {
@@ -159,8 +160,8 @@ fn is_whole(holding: &ContainerRequest) -> bool {
 /// whereas a large one leaves places for small ones.
 fn largest_first(holdings: &[ContainerRequest]) -> Vec<usize> {
     let compute = |holding: &ContainerRequest| match holding.resource {
-        ResourceName::Mig(profile) => Some(profile.compute()),
-        _ => None,
+        ResourceName::Mig(profile) => profile.compute(),
+        _ => 0,
     };
     let mut order: Vec<usize> = (0..holdings.len()).collect();
     order.sort_by_key(|number| Reverse((holdings[*number].size_gb, compute(&holdings[*number]))));
@@ -184,8 +185,8 @@ fn may_have(
     holding: &ContainerRequest,
     gpu: &GpuInventory,
 ) -> bool {
-    let has_kind = |kinds: &Vec<Kind>| kinds.iter().any(|kind| Some(*kind) == holding.only_kind());
-    gpus.admits(&gpu.uuid, &gpu.model) && request.kinds_by_model.get(&gpu.model).is_none_or(has_kind)
+    gpus.admits(&gpu.uuid, &gpu.model)
+        && holding.only_kind().is_some_and(|kind| request.allows(kind, &gpu.model))
 }
 
 /// The limit of GPUs that are tried for a pod whose slices find no place in a simple order, because the number of
@@ -303,8 +304,8 @@ impl Placing<'_> {
         // With a single name, placing one slice after the other finds places if there are any.
         let is_one_name = holdings.windows(2).all(|pair| pair[0].resource == pair[1].resource);
         let is_spread = self.spreads.values().any(|spread| *spread == Spread::DistinctGpus);
-        let spare = holdings.iter().try_fold(TRIES_LIMIT, |left, holding| left.checked_sub(holding.count));
-        if is_one_name || !is_spread || spare.is_none() {
+        let count = holdings.iter().fold(0_u32, |sum, holding| sum.saturating_add(holding.count));
+        if is_one_name || !is_spread || count > TRIES_LIMIT {
             return None;
         }
         let slices = |number: &usize| vec![*number; holdings[*number].count as usize];

@@ -112,7 +112,7 @@ fn assumed(supply: &Supply) -> impl Iterator<Item = Usual> {
             reason = "saturates, never negative"
         )]
         let cpu = CpuMilli((cpu * part) as u32);
-        let request = Request { cpu, memory: MemoryMib::default(), gpus, models: ModelSet::ANY };
+        let request = Request { cpu, memory: MemoryMib(0), gpus, models: ModelSet::ANY };
         Usual { request, count: 1.0, memory: memory * part }
     })
 }

@@ -250,7 +250,9 @@ impl Groups {
             let gpu = group.gpus.iter().copied().take(EXAMINED_LIMIT).find(|gpu| admits(*gpu));
             let (Some(choice), Some(gpu)) = (choice, gpu) else { continue };
             let found = Best { choice, gpu, rank };
-            *best = best.iter().copied().chain([found]).min_by_key(Best::key);
+            if best.is_none_or(|b| found.key() < b.key()) {
+                *best = Some(found);
+            }
         }
     }
 }

@@ -7,7 +7,7 @@ use crate::packing::Asked;
 use crate::policy::Denied;
 use crate::request::{ContainerAsk, GpuSelection, Want};
 use crate::resource::{PluginName, ResourceName, share_size};
-use crate::units::{LARGEST_SIZE, SizeGb};
+use crate::units::SizeGb;
 
 impl Choosing<'_> {
     pub(super) fn by_name(&mut self, container: &ContainerAsk) -> Result<Named, Denied> {
@@ -64,7 +64,7 @@ impl Choosing<'_> {
                     container: container.name.clone(),
                     size,
                     kinds: kind.to_string(),
-                    most: largest(kind, &GpuSelection::default()).unwrap_or(LARGEST_SIZE),
+                    most: largest(kind, &GpuSelection::default()).unwrap_or(SizeGb(1)),
                 };
                 let resource = resource.ok_or_else(denied)?;
                 (size, resource, supply.has_share(kind, size, container.compute, &gpus))

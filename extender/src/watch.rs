@@ -138,9 +138,11 @@ fn apply_node(cluster: &Cluster, event: Event<NodeView>) {
 fn apply_unlabelled(cluster: &Cluster, event: Event<SlicedPod>) {
     cluster.with(|index| match event {
         Event::Init => index.nodes().objects().begin_unlabelled_list(),
-        Event::InitApply(pod) | Event::Apply(pod) => index.nodes().show_unlabelled(&KnownPod::from(pod)),
-        Event::Delete(pod) => index.nodes().hide_unlabelled(&KnownPod::from(pod).uid),
-        Event::InitDone => index.nodes().end_unlabelled_list(),
+        Event::InitApply(pod) | Event::Apply(pod) => {
+            index.nodes().holders().show_unlabelled(&KnownPod::from(pod));
+        }
+        Event::Delete(pod) => index.nodes().holders().hide_unlabelled(&KnownPod::from(pod).uid),
+        Event::InitDone => index.nodes().holders().end_unlabelled_list(),
     });
 }
 

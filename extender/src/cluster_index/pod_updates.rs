@@ -21,7 +21,7 @@ impl ClusterIndex {
             for uid in &gone {
                 self.remove_pod(uid);
             }
-            self.nodes().end_labelled_list();
+            self.nodes().holders().end_labelled_list();
         }
         self.effects.progress = true;
         self.nodes().look_up_unknown();
@@ -41,7 +41,7 @@ impl ClusterIndex {
         if ending(last) || known.is_some_and(|pod| ending(&pod)) {
             self.pod_gone(&last.uid);
         } else {
-            self.nodes().hand_over(&last.uid);
+            self.nodes().holders().hand_over(&last.uid);
             self.scheduling().forget_assumed(&last.uid);
             if self.leadership.leads() && self.place_of(&last.uid).is_some() {
                 self.pods.hide(&last.uid);
@@ -55,7 +55,7 @@ impl ClusterIndex {
         self.remove_pod(uid);
         self.pods.set_gone(uid);
         self.forget_scheduling(uid);
-        self.nodes().devices_freed(uid);
+        self.nodes().holders().free(uid);
         self.nodes().leave(uid, ReleaseReason::Gone);
     }
 
@@ -76,7 +76,7 @@ impl ClusterIndex {
     /// Adds a pod that the API server has although the watch does not show it.
     pub fn show_stray(&mut self, pod: KnownPod) {
         if pod.template.request.is_none() && !self.nodes.managed.reservations().has(&pod.uid) {
-            return self.nodes().hold_unlabelled(&pod);
+            return self.nodes().holders().hold_unlabelled(&pod);
         }
         self.pods.set_stray(&pod.uid);
         self.update_pod(pod);
@@ -113,7 +113,7 @@ impl ClusterIndex {
                 self.nodes.managed.learn(slice, pod.template.compute);
             }
         }
-        self.nodes().hold_labelled(&pod);
+        self.nodes().holders().hold_labelled(&pod);
         let before = self.pods.insert(pod);
         let has_changed = before.as_ref() != self.pods.get(&uid);
         self.nodes().charge_pod(&uid, before.as_ref());

@@ -175,8 +175,9 @@ fn no_pod_is_placed_on_a_static_node_while_slices_of_an_agent_are_held_there() {
         pod.into()
     };
     let now = Instant::now;
-    for shows in [ClusterIndex::show_pod, |index: &mut ClusterIndex, pod| index.nodes().show_unlabelled(&pod)]
-    {
+    for shows in [ClusterIndex::show_pod, |index: &mut ClusterIndex, pod| {
+        index.nodes().holders().show_unlabelled(&pod);
+    }] {
         let mut index = cluster(&[("n", mps()), ("other", mps())]);
         shows(&mut index, guest("Running"));
         for pod in [ten("late"), plain("plain")] {
@@ -277,18 +278,24 @@ fn the_assignment_names_the_devices_and_their_size() {
 fn pods_that_other_schedulers_bound_count_while_they_live() {
     let mut index = cluster(&[("n", mps())]);
     index.nodes().objects().begin_unlabelled_list();
-    index.nodes().show_unlabelled(&shown("big", Some("n"), "Running", &json!({"nvidia.com/gpu": "7"}), None));
-    index.nodes().show_unlabelled(&shown("none", Some("n"), "Running", &json!({"cpu": "1"}), None));
-    index.nodes().show_unlabelled(&shown("elsewhere", Some("m"), "Running", &one_gpu(), None));
-    index.nodes().end_unlabelled_list();
+    index.nodes().holders().show_unlabelled(&shown(
+        "big",
+        Some("n"),
+        "Running",
+        &json!({"nvidia.com/gpu": "7"}),
+        None,
+    ));
+    index.nodes().holders().show_unlabelled(&shown("none", Some("n"), "Running", &json!({"cpu": "1"}), None));
+    index.nodes().holders().show_unlabelled(&shown("elsewhere", Some("m"), "Running", &one_gpu(), None));
+    index.nodes().holders().end_unlabelled_list();
     assert_eq!(held(&index, "n"), 7);
     let (a, b) = (ten("a"), ten("b"));
     assert_eq!(reserve(&mut index, &a, "n"), Ok(()));
     assert_eq!(reserve(&mut index, &b, "n"), Err(Refusal::NoRoom.into()));
-    index.nodes().hide_unlabelled(&PodUid::new("uid-big"));
+    index.nodes().holders().hide_unlabelled(&PodUid::new("uid-big"));
     assert_eq!(reserve(&mut index, &b, "n"), Ok(()));
     index.nodes().objects().begin_unlabelled_list();
-    index.nodes().end_unlabelled_list();
+    index.nodes().holders().end_unlabelled_list();
     assert_eq!(held(&index, "n"), 2, "that watch changes no reservations");
 }
 
@@ -299,8 +306,8 @@ fn a_pod_that_loses_kerfs_label_counts_until_it_is_gone() {
     bind(&mut index, &pod, "n");
     index.hide_pod(&kerfs(&pod, Some("n")));
     assert_eq!(held(&index, "n"), 1, "the other watch has not shown it yet");
-    index.nodes().show_unlabelled(&kerfs(&pod, Some("n")));
-    index.nodes().hide_unlabelled(&pod.uid);
+    index.nodes().holders().show_unlabelled(&kerfs(&pod, Some("n")));
+    index.nodes().holders().hide_unlabelled(&pod.uid);
     assert_eq!(held(&index, "n"), 0);
 }
 
@@ -377,8 +384,8 @@ fn pods_that_bypassed_the_webhook_are_counted_and_reserved_by_name() {
     }
     assert_eq!(refusals(&filter(&mut index, &plain("c"), &["n"], Instant::now())), [Refusal::NoRoom]);
     assert_eq!(index.reserving().reserve_plain(&pod("c", None), &"n".into()), Err(Refusal::NoRoom));
-    index.nodes().show_unlabelled(&pod("a", Some("n")));
-    index.nodes().hide_unlabelled(&plain("a").uid);
+    index.nodes().holders().show_unlabelled(&pod("a", Some("n")));
+    index.nodes().holders().hide_unlabelled(&plain("a").uid);
     assert_eq!(filter(&mut index, &plain("c"), &["n"], Instant::now()).fitting, ["n"]);
     assert!(index.unschedulable.pods().next().is_none(), "nothing is written on a pod that is not kerf's");
 }
@@ -443,7 +450,7 @@ fn a_leader_answers_once_nodes_and_all_pods_were_listed() {
     assert!(!index.is_listed());
     index.nodes().end_node_list();
     assert!(!index.is_listed());
-    index.nodes().end_unlabelled_list();
+    index.nodes().holders().end_unlabelled_list();
     assert!(index.is_listed());
 }
 

@@ -191,10 +191,10 @@ fn cpu_of_pods_that_are_not_kerfs_counts_for_a_share_until_they_are_gone() {
     let compute = Compute { cpu: CpuMilli(4000), memory: MemoryMib(256) };
     let foreign = KnownPod { node: Some("n1".into()), ..unbound(&foreign) };
     let foreign = foreign.with(|template| (template.compute, template.request) = (compute, None));
-    index.nodes().show_unlabelled(&foreign);
+    index.nodes().holders().show_unlabelled(&foreign);
     let asks = share(&mut index, "a", 100);
     assert_eq!(choose(&mut index, &asks, &["n1", "n2"], Instant::now()), Some("n2".to_owned()));
-    index.nodes().hide_unlabelled(&foreign.uid);
+    index.nodes().holders().hide_unlabelled(&foreign.uid);
     assert_eq!(choose(&mut index, &asks, &["n1", "n2"], Instant::now()), Some("n1".to_owned()));
 }
 

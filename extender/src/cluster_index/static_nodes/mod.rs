@@ -5,6 +5,7 @@
 
 mod closed;
 mod devices;
+mod holders;
 mod reserving;
 mod updates;
 

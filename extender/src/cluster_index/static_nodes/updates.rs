@@ -1,8 +1,7 @@
-//! Updates of static nodes, and of the pods that hold something of one.
+//! Updates of static nodes.
 
 use super::super::node_updates::NodeUpdates;
-use super::{PodWatch, StaticNodes};
-use crate::objects::pod::KnownPod;
+use super::StaticNodes;
 use kerf_core::names::{NodeName, PodKey, PodUid};
 use kerf_core::static_node::StaticNode;
 use std::time::{Duration, Instant};
@@ -31,59 +30,6 @@ impl NodeUpdates<'_> {
             self.effects.progress |= self.nodes.static_nodes.are_unread();
             self.devices_changed(name);
         }
-    }
-
-    /// Ends a list of all pods without kerf's label: pods that it did not contain are gone.
-    pub fn end_unlabelled_list(&mut self) {
-        self.effects.progress = true;
-        if let Some(shown) = self.objects.end_unlabelled_list() {
-            let changed = self.nodes.static_nodes.retain(PodWatch::Unlabelled, |uid| shown.contains(uid));
-            self.nodes_changed(changed);
-        }
-    }
-
-    pub fn show_unlabelled(&mut self, pod: &KnownPod) {
-        self.objects.show_unlabelled(pod);
-        self.hold_unlabelled(pod);
-    }
-
-    /// Removes a pod without kerf's label: it is gone, has ended, or has the label now.
-    pub fn hide_unlabelled(&mut self, uid: &PodUid) {
-        self.objects.hide_unlabelled(uid);
-        let changed = self.nodes.static_nodes.leave(uid, PodWatch::Unlabelled);
-        self.nodes_changed(changed);
-    }
-
-    /// Ends a list of all pods with kerf's label: pods that the index no longer has are gone.
-    pub(in crate::cluster_index) fn end_labelled_list(&mut self) {
-        let changed = self.nodes.static_nodes.retain(PodWatch::Labelled, |uid| self.pods.contains(uid));
-        self.nodes_changed(changed);
-    }
-
-    /// Counts what a pod with kerf's label holds of NVIDIA's device plugin.
-    pub(in crate::cluster_index) fn hold_labelled(&mut self, pod: &KnownPod) {
-        self.hold(pod, PodWatch::Labelled);
-    }
-
-    /// The same for a pod without the label.
-    pub(in crate::cluster_index) fn hold_unlabelled(&mut self, pod: &KnownPod) {
-        self.hold(pod, PodWatch::Unlabelled);
-    }
-
-    /// Records that a pod lost kerf's label and lives on.
-    pub(in crate::cluster_index) fn hand_over(&mut self, uid: &PodUid) {
-        self.nodes.static_nodes.hand_over(uid);
-    }
-
-    /// Records that a pod is gone, and with it what it held or had reserved.
-    pub(in crate::cluster_index) fn devices_freed(&mut self, uid: &PodUid) {
-        let changed = self.nodes.static_nodes.gone(uid);
-        self.nodes_changed(changed);
-    }
-
-    fn hold(&mut self, pod: &KnownPod, by: PodWatch) {
-        let changed = self.nodes.static_nodes.hold(pod, by);
-        self.nodes_changed(changed);
     }
 
     /// Opens the static nodes that are closed for a change, except for those that are being changed.

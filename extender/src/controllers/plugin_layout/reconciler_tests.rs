@@ -182,7 +182,7 @@ async fn static_nodes_are_closed_until_a_new_leader_knows_whose_mig_devices_are_
     reconciler.term.with(|index| {
         index.nodes().static_nodes().await_changes();
         index.nodes().show_static(&"m".into(), Some(static_node(&[], &[("gpu", 4)])));
-        index.nodes().show_unlabelled(&KnownPod { node: Some("n".into()), ..theirs.into() });
+        index.nodes().holders().show_unlabelled(&KnownPod { node: Some("n".into()), ..theirs.into() });
     });
     renaming(&api);
     reconciler.observe(node(&api).into());
